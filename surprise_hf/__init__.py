@@ -1,0 +1,1 @@
+"""surprise_hf: the surprise score for text embeddings."""

@@ -1,0 +1,204 @@
+"""The surprise ops: cosine matrices, per-query moments and the surprise score, in one pass over the keys.
+
+Paper: section 2 (surprise score). Every function takes 2-D tensors whose rows are vectors, on one device; rows need
+be neither normalised nor contiguous. float16, bfloat16 and float32 rows are computed in float32 and scores come back
+in float32; float64 stays float64. Moments are always float64, population form (divide by n).
+
+`output` names what the matrix holds, for a key k and a query q with moments mu_q, sigma_q:
+
+    "cosine"    psi = k^ . q^  (the plain dot product with normalize=False)
+    "z"         (psi - mu_q) / sigma_q
+    "score"     Phi(z), the surprise score in [0, 1]
+    "log_tail"  log(1 - Phi(z)), exact far out where the score has long rounded to 1
+
+A query with sigma_q = 0 (one document, identical documents, zero vectors) has z = -inf, 0 or +inf and a score of
+0, 0.5 or 1 below, at and above its mean: finite input never gives NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import _loader
+from . import _reference as ref
+from ._loader import build_info
+from ._reference import OUTPUTS
+
+__all__ = [
+    "OUTPUTS",
+    "build_info",
+    "cosine_moments",
+    "cosine_surprise",
+    "ensemble_update",
+    "surprise_from_moments",
+    "surprise_topk",
+]
+
+_loader.load()
+
+IMPLEMENTATIONS = ("auto", "reference")
+
+
+def _check_rows(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.dim() != 2:
+        raise ValueError(f"{name} must have shape (rows, dim), got {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
+
+
+def _check_pair(first: str, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Checked and brought to one dtype (the wider of the two)."""
+    _check_rows(first, keys)
+    _check_rows("queries", queries)
+    if keys.shape[1] != queries.shape[1]:
+        raise ValueError(f"{first} have {keys.shape[1]} dimensions but queries have {queries.shape[1]}")
+    if keys.device != queries.device:
+        raise ValueError(f"{first} are on {keys.device} but queries are on {queries.device}")
+    if keys.dtype != queries.dtype:
+        dtype = torch.promote_types(keys.dtype, queries.dtype)
+        keys, queries = keys.to(dtype), queries.to(dtype)
+    return keys, queries
+
+
+def _check_moments(mean: Tensor, std: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    for name, x in (("mean", mean), ("std", std)):
+        if x.dim() != 1 or x.shape[0] != queries.shape[0]:
+            raise ValueError(f"{name} must have shape ({queries.shape[0]},), one per query, got {tuple(x.shape)}")
+    return mean.to(torch.float64), std.to(torch.float64)
+
+
+def _check_output(output: str) -> None:
+    if output not in OUTPUTS:
+        raise ValueError(f"output must be one of {OUTPUTS}, got {output!r}")
+
+
+def _backend(name: str, impl: str):
+    if impl == "auto":
+        return getattr(torch.ops.surprise_hf, name)
+    if impl == "reference":
+        return getattr(ref, name)
+    raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
+
+
+def cosine_surprise(
+    keys: Tensor, queries: Tensor, *, output: str = "score", normalize: bool = True, impl: str = "auto"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Surprise of every key for every query, the keys being the ensemble.
+
+    Args:
+        keys: (n, d) floating.
+        queries: (m, d) floating, same device.
+        output: one of `OUTPUTS`.
+        normalize: False scores the dot product of the rows as they are.
+        impl: "auto" (compiled where there is a kernel) or "reference" (plain torch).
+
+    Returns:
+        scores (n, m) float32 (float64 for float64 input), mean (m,) float64, std (m,) float64.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: shapes, devices, `output` or `impl` do not fit; the message names the argument.
+    """
+    keys, queries = _check_pair("keys", keys, queries)
+    _check_output(output)
+    return _backend("cosine_surprise", impl)(keys, queries, normalize=normalize, output=output)
+
+
+def cosine_moments(
+    ensemble: Tensor, queries: Tensor, *, normalize: bool = True, impl: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each query's similarity over the ensemble; no (e, m) matrix is kept.
+
+    Args and errors as in `cosine_surprise`; `ensemble` is (e, d).
+
+    Returns:
+        mean (m,) and std (m,), float64. An empty ensemble gives zeros.
+    """
+    ensemble, queries = _check_pair("ensemble", ensemble, queries)
+    return _backend("cosine_moments", impl)(ensemble, queries, normalize=normalize)
+
+
+def surprise_from_moments(
+    keys: Tensor,
+    queries: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    output: str = "score",
+    normalize: bool = True,
+    impl: str = "auto",
+) -> Tensor:
+    """Surprise of every key for every query from known moments, in one pass.
+
+    Args as in `cosine_surprise`, and mean (m,), std (m,): moments of each query, any floating dtype (used in float64).
+
+    Returns:
+        (n, m) float32 (float64 for float64 input).
+    """
+    keys, queries = _check_pair("keys", keys, queries)
+    mean, std = _check_moments(mean, std, queries)
+    _check_output(output)
+    return _backend("surprise_from_moments", impl)(keys, queries, mean, std, normalize=normalize, output=output)
+
+
+def surprise_topk(
+    keys: Tensor,
+    queries: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    k: int,
+    *,
+    output: str = "score",
+    normalize: bool = True,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The k most surprising queries of each key, best first, without the (n, m) matrix.
+
+    The order is that of z, so it holds where scores have rounded to 1; among equal z the lower index comes first.
+
+    Args as in `surprise_from_moments`, and k: 1 <= k <= m.
+
+    Returns:
+        values (n, k) as `output` names them, and indices (n, k) int64 into `queries`.
+    """
+    keys, queries = _check_pair("keys", keys, queries)
+    mean, std = _check_moments(mean, std, queries)
+    _check_output(output)
+    if not 1 <= k <= queries.shape[0]:
+        raise ValueError(f"k must be between 1 and the {queries.shape[0]} queries, got {k}")
+    return _backend("surprise_topk", impl)(keys, queries, mean, std, k, normalize=normalize, output=output)
+
+
+def ensemble_update(
+    count: Tensor,
+    mean: Tensor,
+    scatter: Tensor,
+    batch: Tensor,
+    *,
+    normalize: bool = True,
+    exact: bool = False,
+    impl: str = "auto",
+) -> None:
+    """Merge a batch of rows into running statistics, in place (Chan, Golub and LeVeque).
+
+    Args:
+        count: () float64, rows seen so far. Changed in place.
+        mean: (d,) float64, mean of the unit rows. Changed in place.
+        scatter: (d, d) float64, sum of the outer products of the centred unit rows (covariance times count).
+            Changed in place.
+        batch: (b, d) floating, same device.
+        normalize: False takes the rows as they are.
+        exact: multiply in float64 (1e-12) instead of float32 tiles added in float64 (standard deviations to 1e-6).
+
+    Raises:
+        TypeError, ValueError: as in `cosine_surprise`.
+    """
+    _check_rows("batch", batch)
+    dim = batch.shape[1]
+    for name, x, shape in (("count", count, ()), ("mean", mean, (dim,)), ("scatter", scatter, (dim, dim))):
+        if tuple(x.shape) != shape or x.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
+    _backend("ensemble_update", impl)(count, mean, scatter, batch.detach(), normalize=normalize, exact=exact)

@@ -1,0 +1,220 @@
+"""Fake (shape-only) implementations and gradients of the ops. Registered once, after the schemas exist.
+
+Gradients, with hats for unit rows, psi = k^ . q^ and z = (psi - mu_q) / sigma_q over n keys:
+
+    g_z   = G * dS/dz            (score: phi(z); z: 1; log_tail: -phi(z) / (1 - Phi(z)); cosine: G goes to psi itself)
+    g_psi = g_z / sigma  +  (g_mu - sum_k g_z / sigma) / n  +  (g_sigma - sum_k g_z z / sigma) * z / n
+    g_k   = (g_k^ - k^ (k^ . g_k^)) / |k|       with g_k^ = g_psi q^   (and the same for the queries)
+
+The second and third terms of g_psi are the path through the moments; they are absent where the moments are inputs.
+Columns with sigma = 0 are constant and get no gradient. Everything here is differentiable torch, so second
+derivatives follow.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import _reference as ref
+
+NAMESPACE = "surprise_hf"
+
+
+def _psi(keys: Tensor, queries: Tensor, normalize: bool) -> tuple[Tensor, Tensor, Tensor]:
+    k_hat, q_hat = ref.unit_rows(keys, normalize), ref.unit_rows(queries, normalize)
+    return k_hat, q_hat, k_hat @ q_hat.T
+
+
+def _grad_rows(x: Tensor, unit: Tensor, grad_unit: Tensor, normalize: bool) -> Tensor:
+    """Gradient through row normalisation, in the dtype of `x`; zero rows get none."""
+    if normalize and x.shape[1]:
+        wide = x.to(unit.dtype)
+        peak = wide.detach().abs().amax(dim=1, keepdim=True)
+        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
+        norm = (wide / safe).norm(dim=1, keepdim=True) * safe
+        along = (unit * grad_unit).sum(dim=1, keepdim=True)
+        grad_unit = torch.where(peak > 0, (grad_unit - unit * along) / torch.where(peak > 0, norm, 1.0), 0.0)
+    return grad_unit.to(x.dtype)
+
+
+def _grad_z(z: Tensor, grad: Tensor, output: str) -> Tensor:
+    if output == "z":
+        return grad
+    if output == "score":
+        return grad * torch.exp(-0.5 * z * z) * (1 / math.sqrt(2 * math.pi))
+    # hazard phi(z) / (1 - Phi(z)) = sqrt(2/pi) / erfcx(z/sqrt 2), finite where both parts underflow
+    return -grad * math.sqrt(2 / math.pi) / torch.special.erfcx(z * math.sqrt(0.5))
+
+
+def _split(
+    psi: Tensor, mean: Tensor, std: Tensor, grad: Tensor | None, output: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(g_psi at fixed moments, its column sums = -g_mu, -g_sigma, z, 1/sigma), sigma = 0 columns all zero."""
+    dtype = psi.dtype
+    alive = std > 0
+    inv = torch.where(alive, 1 / torch.where(alive, std, torch.ones_like(std)), torch.zeros_like(std))
+    z = ((psi.to(torch.float64) - mean) * inv).to(dtype)
+    if grad is None:
+        zero = torch.zeros_like(mean)
+        return torch.zeros_like(psi), zero, zero, z, inv
+    if output == "cosine":
+        zero = torch.zeros_like(mean)
+        return grad, zero, zero, z, inv
+    g = _grad_z(z, grad, output) * inv.to(dtype)
+    return g, g.to(torch.float64).sum(dim=0), (g * z).to(torch.float64).sum(dim=0), z, inv
+
+
+def _through_moments(
+    g_psi: Tensor, z: Tensor, inv: Tensor, g_mean: Tensor, g_std: Tensor
+) -> Tensor:
+    n = max(z.shape[0], 1)
+    g_std = torch.where(inv > 0, g_std, torch.zeros_like(g_std))
+    return g_psi + ((g_mean + g_std * z.to(torch.float64)) / n).to(g_psi.dtype)
+
+
+def _or_zero(grad: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if grad is None else grad
+
+
+def _backward_pairs(ctx, g_psi, keys, queries, k_hat, q_hat, normalize):
+    need_k, need_q = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+    g_keys = _grad_rows(keys, k_hat, g_psi @ q_hat, normalize) if need_k else None
+    g_queries = _grad_rows(queries, q_hat, g_psi.T @ k_hat, normalize) if need_q else None
+    return g_keys, g_queries
+
+
+# --- cosine_surprise ---------------------------------------------------------------------------------------------
+
+
+def _cosine_surprise_fake(keys, queries, *, normalize=True, output="score"):
+    dtype = ref.compute_dtype(keys.dtype)
+    m = queries.shape[0]
+    return (
+        keys.new_empty((keys.shape[0], m), dtype=dtype),
+        keys.new_empty((m,), dtype=torch.float64),
+        keys.new_empty((m,), dtype=torch.float64),
+    )
+
+
+def _cosine_surprise_setup(ctx, inputs, keyword_only_inputs, output):
+    keys, queries = inputs
+    _, mean, std = output
+    ctx.save_for_backward(keys, queries, mean, std)
+    ctx.normalize, ctx.output = keyword_only_inputs["normalize"], keyword_only_inputs["output"]
+
+
+def _cosine_surprise_backward(ctx, grad, g_mean, g_std):
+    keys, queries, mean, std = ctx.saved_tensors
+    k_hat, q_hat, psi = _psi(keys, queries, ctx.normalize)
+    g_psi, from_mean, from_std, z, inv = _split(psi, mean, std, grad, ctx.output)
+    g_mean, g_std = _or_zero(g_mean, mean) - from_mean, _or_zero(g_std, std) - from_std
+    g_psi = _through_moments(g_psi, z, inv, g_mean, g_std)
+    return _backward_pairs(ctx, g_psi, keys, queries, k_hat, q_hat, ctx.normalize)
+
+
+# --- cosine_moments ----------------------------------------------------------------------------------------------
+
+
+def _cosine_moments_fake(ensemble, queries, *, normalize=True):
+    m = queries.shape[0]
+    return (
+        ensemble.new_empty((m,), dtype=torch.float64),
+        ensemble.new_empty((m,), dtype=torch.float64),
+    )
+
+
+def _cosine_moments_setup(ctx, inputs, keyword_only_inputs, output):
+    ctx.save_for_backward(*inputs, *output)
+    ctx.normalize = keyword_only_inputs["normalize"]
+
+
+def _cosine_moments_backward(ctx, g_mean, g_std):
+    ensemble, queries, mean, std = ctx.saved_tensors
+    k_hat, q_hat, psi = _psi(ensemble, queries, ctx.normalize)
+    g_psi, _, _, z, inv = _split(psi, mean, std, None, "z")
+    g_psi = _through_moments(g_psi, z, inv, _or_zero(g_mean, mean), _or_zero(g_std, std))
+    return _backward_pairs(ctx, g_psi, ensemble, queries, k_hat, q_hat, ctx.normalize)
+
+
+# --- surprise_from_moments ---------------------------------------------------------------------------------------
+
+
+def _from_moments_fake(keys, queries, mean, std, *, normalize=True, output="score"):
+    return keys.new_empty((keys.shape[0], queries.shape[0]), dtype=ref.compute_dtype(keys.dtype))
+
+
+def _from_moments_setup(ctx, inputs, keyword_only_inputs, output):
+    ctx.save_for_backward(*inputs)
+    ctx.normalize, ctx.output = keyword_only_inputs["normalize"], keyword_only_inputs["output"]
+
+
+def _from_moments_backward(ctx, grad):
+    keys, queries, mean, std = ctx.saved_tensors
+    k_hat, q_hat, psi = _psi(keys, queries, ctx.normalize)
+    g_psi, from_mean, from_std, _, _ = _split(psi, mean, std, grad, ctx.output)
+    g_keys, g_queries = _backward_pairs(ctx, g_psi, keys, queries, k_hat, q_hat, ctx.normalize)
+    return g_keys, g_queries, -from_mean, -from_std
+
+
+# --- surprise_topk -----------------------------------------------------------------------------------------------
+
+
+def _topk_fake(keys, queries, mean, std, k, *, normalize=True, output="score"):
+    shape = (keys.shape[0], k)
+    return keys.new_empty(shape, dtype=ref.compute_dtype(keys.dtype)), keys.new_empty(shape, dtype=torch.int64)
+
+
+def _topk_setup(ctx, inputs, keyword_only_inputs, output):
+    keys, queries, mean, std, _ = inputs
+    _, indices = output
+    ctx.mark_non_differentiable(indices)
+    ctx.save_for_backward(keys, queries, mean, std, indices)
+    ctx.normalize, ctx.output = keyword_only_inputs["normalize"], keyword_only_inputs["output"]
+
+
+def _topk_backward(ctx, grad, _):
+    keys, queries, mean, std, indices = ctx.saved_tensors
+    k_hat, q_hat = ref.unit_rows(keys, ctx.normalize), ref.unit_rows(queries, ctx.normalize)
+    picked = q_hat[indices]
+    psi = torch.einsum("nd,nkd->nk", k_hat, picked)
+    alive = std > 0
+    inv = torch.where(alive, 1 / torch.where(alive, std, torch.ones_like(std)), torch.zeros_like(std))
+    z = ((psi.to(torch.float64) - mean[indices]) * inv[indices]).to(psi.dtype)
+    if ctx.output == "cosine":
+        g_psi, g_mean, g_std = grad, torch.zeros_like(mean), torch.zeros_like(std)
+    else:
+        g_psi = _grad_z(z, grad, ctx.output) * inv[indices].to(psi.dtype)
+        flat, wide = indices.reshape(-1), g_psi.to(torch.float64)
+        g_mean = torch.zeros_like(mean).index_add(0, flat, -wide.reshape(-1))
+        g_std = torch.zeros_like(std).index_add(0, flat, -(wide * z).reshape(-1))
+    g_k = torch.einsum("nk,nkd->nd", g_psi, picked)
+    pairs = (g_psi.unsqueeze(2) * k_hat.unsqueeze(1)).reshape(-1, k_hat.shape[1])
+    g_q = torch.zeros_like(q_hat).index_add(0, indices.reshape(-1), pairs)
+    return (
+        _grad_rows(keys, k_hat, g_k, ctx.normalize),
+        _grad_rows(queries, q_hat, g_q, ctx.normalize),
+        g_mean,
+        g_std,
+        None,
+    )
+
+
+def _ensemble_update_fake(count, mean, scatter, batch, *, normalize=True, exact=False):
+    return None
+
+
+def register() -> None:
+    """Attach fakes and gradients to the schemas of `torch.ops.surprise_hf`."""
+    library = torch.library
+    for name, fake, backward, setup in (
+        ("cosine_surprise", _cosine_surprise_fake, _cosine_surprise_backward, _cosine_surprise_setup),
+        ("cosine_moments", _cosine_moments_fake, _cosine_moments_backward, _cosine_moments_setup),
+        ("surprise_from_moments", _from_moments_fake, _from_moments_backward, _from_moments_setup),
+        ("surprise_topk", _topk_fake, _topk_backward, _topk_setup),
+    ):
+        library.register_fake(f"{NAMESPACE}::{name}", fake)
+        library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup)
+    library.register_fake(f"{NAMESPACE}::ensemble_update", _ensemble_update_fake)

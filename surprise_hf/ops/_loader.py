@@ -1,0 +1,97 @@
+"""Finds the compiled libraries, or defines the same schemas in Python; either way `torch.ops.surprise_hf.*` exists.
+
+The reference is registered as CompositeExplicitAutograd: it answers on every device that has no kernel of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from pathlib import Path
+
+import torch
+
+from . import _autograd
+from . import _reference as ref
+
+# The one other copy is csrc/bindings.cpp; tests/ops/test_schema.py holds them equal.
+SCHEMAS = (
+    "cosine_surprise(Tensor keys, Tensor queries, *, bool normalize=True, str output='score')"
+    " -> (Tensor scores, Tensor mean, Tensor std)",
+    "cosine_moments(Tensor ensemble, Tensor queries, *, bool normalize=True) -> (Tensor mean, Tensor std)",
+    "surprise_from_moments(Tensor keys, Tensor queries, Tensor mean, Tensor std, *, bool normalize=True,"
+    " str output='score') -> Tensor",
+    "surprise_topk(Tensor keys, Tensor queries, Tensor mean, Tensor std, int k, *, bool normalize=True,"
+    " str output='score') -> (Tensor values, Tensor indices)",
+    "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"
+    " bool normalize=True, bool exact=False) -> ()",
+)
+
+HOW_TO_BUILD = (
+    "surprise_hf runs in reference mode (plain torch: same answers, slower). For the compiled op install a C++17"
+    " compiler and run: pip install --no-build-isolation --force-reinstall --no-deps surprise-hf"
+)
+
+_definitions: torch.library.Library | None = None
+_info: dict[str, str | None] = {}
+
+
+def _library_path(name: str) -> Path | None:
+    """The shared library beside this package, whatever suffix the build gave it."""
+    spec = importlib.util.find_spec(f"surprise_hf.{name}")
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _load(name: str) -> tuple[str | None, str | None]:
+    """(path, None) when loaded, (None, reason) when not."""
+    path = _library_path(name)
+    if path is None:
+        return None, f"{name} was not built"
+    try:
+        torch.ops.load_library(str(path))
+    except (OSError, ImportError, RuntimeError) as error:
+        return None, f"{path.name} does not load: {str(error).splitlines()[0]}"
+    return str(path), None
+
+
+def load() -> None:
+    """Load `_C` (schemas and CPU) and, on a CUDA build of torch, `_C_cuda`; register fakes and gradients. Once."""
+    global _definitions
+    if _info:
+        return
+    path, reason = (None, "SURPRISE_HF_REFERENCE is set")
+    if os.environ.get("SURPRISE_HF_REFERENCE", "0") in ("", "0"):
+        path, reason = _load("_C")
+        if path is None:
+            warnings.warn(f"{reason}. {HOW_TO_BUILD}", RuntimeWarning, stacklevel=3)
+    cuda_path, cuda_reason = None, "this torch has no CUDA"
+    if torch.version.cuda:
+        cuda_path, cuda_reason = _load("_C_cuda") if path else (None, "_C is not loaded")
+    _definitions = torch.library.Library(_autograd.NAMESPACE, "FRAGMENT")
+    for schema in SCHEMAS:
+        if path is None:
+            _definitions.define(schema)
+        name = schema.split("(")[0]
+        _definitions.impl(name, getattr(ref, name), "CompositeExplicitAutograd")
+    _autograd.register()
+    _info.update(
+        implementation="compiled" if path else "reference",
+        cpu_library=path,
+        cpu_reason=reason,
+        cuda_library=cuda_path,
+        cuda_reason=cuda_reason,
+        torch=torch.__version__,
+    )
+
+
+def build_info() -> dict[str, str | None]:
+    """Which implementation answers and why.
+
+    Returns:
+        dict with `implementation` ("compiled" or "reference"), `cpu_library` and `cuda_library` (paths or None),
+        `cpu_reason` and `cuda_reason` (why a library is absent, None when it is loaded), `cpu_features` (the
+        instruction set the CPU kernels chose, "reference" without them), and `torch` (version).
+    """
+    features = torch.ops.surprise_hf.cpu_features() if _info["cpu_library"] else "reference"
+    return {**_info, "cpu_features": features}
