@@ -1,0 +1,84 @@
+"""Makes the task "surprise-zero-shot" known to `transformers.pipeline`, without importing transformers.
+
+transformers has no entry points for tasks, and importing `transformers.pipelines` costs seconds. So `import surprise_hf`
+registers at once where that module is loaded already; otherwise it leaves a finder on `sys.meta_path` that waits for
+the module to be imported by whoever needs it, registers after it has run, and is gone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+HOST = "transformers.pipelines"
+
+
+def register() -> None:
+    """Register the pipeline with transformers; a failure is a warning, since it happens inside a foreign import."""
+    try:
+        from surprise_hf.pipeline import register_task
+
+        register_task()
+    except Exception as error:
+        warnings.warn(
+            f"surprise_hf could not register its pipeline with transformers ({type(error).__name__}: {error});"
+            " surprise_hf.SurpriseZeroShotPipeline(model) works without it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+class _RegisteringLoader(Loader):
+    """The module's own loader, followed by `register`."""
+
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self._loader = loader
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:  # get_source, get_data, ...: whoever only looks sees the real loader
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        register()
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self) -> None:
+        self._looking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != HOST or self._looking:
+            return None
+        self._looking = True  # find_spec asks every finder again, this one among them
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _RegisteringLoader(spec.loader, self)
+        return spec
+
+
+def register_when_imported() -> None:
+    """Register now or as soon as `transformers.pipelines` is imported. Calling it again changes nothing."""
+    if HOST in sys.modules:
+        register()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,162 @@
+"""What a caller may pass as documents, labels and template, brought to one form. Imports torch alone.
+
+Everything ambiguous is refused with a message that names the row or the label; nothing is dropped or reordered.
+"""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, TypeAlias
+
+from torch.utils.data import Dataset
+
+Label: TypeAlias = str | int
+
+DEFAULT_TEMPLATE = "this matter is {}"
+SLOT = "{}"
+
+
+def is_stream(documents: Any) -> bool:
+    """True where results are handed out one by one as well: generators, iterators and datasets of unknown length,
+    and torch Datasets (KeyDataset), as in every transformers pipeline."""
+    return not isinstance(documents, Sized) or isinstance(documents, Dataset)
+
+
+def iterate(documents: Any) -> Iterator[Any]:
+    """The rows of any container of documents, in order.
+
+    Raises:
+        ValueError: the container has no rows of text by itself (a table, a mapping, a set, one number).
+    """
+    if isinstance(documents, (dict, set, frozenset)) or hasattr(documents, "columns"):  # pandas, polars
+        raise ValueError(
+            f"documents come as a {type(documents).__name__}, which is not a sequence of texts: pass a list of"
+            ' strings or one column, such as table["text"]'
+        )
+    if getattr(documents, "ndim", 1) != 1:
+        raise ValueError(f"documents must be one-dimensional, got an array of shape {tuple(documents.shape)}")
+    if isinstance(documents, Dataset) and not hasattr(documents, "__iter__"):
+        # a torch Dataset need not raise IndexError at its end, so plain iteration might never stop
+        return (documents[i] for i in range(len(documents)))  # type: ignore[arg-type]
+    if isinstance(documents, bytes) or not isinstance(documents, Iterable) and not hasattr(documents, "__getitem__"):
+        raise ValueError(f"documents must be a string or an iterable of strings, got {type(documents).__name__}")
+    return iter(documents)
+
+
+def text_of(row: Any, index: int) -> str | None:
+    """The text of one row; None for a missing value (None, NaN, pandas NA).
+
+    A row with one named field, as a dataset of a single column gives it, stands for the text in that field.
+
+    Raises:
+        ValueError: any other type; the message names the row.
+    """
+    if isinstance(row, dict) and len(row) == 1:
+        (row,) = row.values()
+    if type(row) is str or row is None:
+        return row
+    if isinstance(row, str):  # numpy.str_ and other subclasses
+        return str(row)
+    if (isinstance(row, float) and row != row) or type(row).__name__ in ("NAType", "NaTType"):
+        return None
+    hint = ""
+    if isinstance(row, dict):
+        hint = f'; the row has the fields {", ".join(map(repr, row))}: pass one column, such as dataset["text"]'
+    elif isinstance(row, bytes):
+        hint = "; decode bytes first"
+    raise ValueError(f"document {index} must be a string, got {type(row).__name__}{hint}")
+
+
+def is_blank(text: str | None) -> bool:
+    """A missing, empty or whitespace-only document: it has no meaning to score."""
+    return text is None or not text.strip()
+
+
+def is_per_document(labels: Any) -> bool:
+    """True where `labels` is one collection of labels for each document rather than one for all of them."""
+    if isinstance(labels, (str, dict, set, frozenset)) or not isinstance(labels, Iterable):
+        return False
+    return any(not isinstance(label, str) and isinstance(label, Iterable) for label in labels)
+
+
+def as_labels(labels: Any) -> list[Label]:
+    """Candidate labels as a list, surrounding blanks stripped.
+
+    Args:
+        labels: a list, tuple, array or Series (order kept), a set (sorted), the keys of a dict, a
+            `datasets.ClassLabel` (its names), or one string with commas between labels. Items are strings, taken
+            as they are (a comma or braces inside are part of the label), or integers, which come back as integers.
+
+    Raises:
+        ValueError: no label, an empty or wrong-typed label, or two labels with the same text. Labels that differ in
+            case only are legal and draw a warning, since an uncased encoder can't tell them apart.
+    """
+    if type(labels).__name__ == "ClassLabel":  # by name: `datasets` need not be installed
+        labels = labels.names
+    elif isinstance(labels, str):
+        labels = [label for label in labels.split(",") if label.strip()]
+    elif isinstance(labels, (set, frozenset)):
+        labels = sorted(labels, key=str)
+    elif not isinstance(labels, Iterable):
+        raise ValueError(
+            f"candidate_labels must be a list of labels or one comma-separated string, got {type(labels).__name__}"
+        )
+    found = [_as_label(label, index) for index, label in enumerate(labels)]
+    if not found:
+        raise ValueError("candidate_labels is empty: give at least one label")
+    first: dict[str, int] = {}
+    for index, label in enumerate(found):
+        same = first.setdefault(str(label), index)
+        if same != index:
+            raise ValueError(f"candidate_labels {same} and {index} are both {str(label)!r}: every label must differ")
+    folded: dict[str, str] = {}
+    for text in first:
+        twin = folded.setdefault(text.casefold(), text)
+        if twin != text:
+            warnings.warn(
+                f"the labels {twin!r} and {text!r} differ in case only: an uncased encoder can't tell them apart",
+                stacklevel=2,
+            )
+    return found
+
+
+def _as_label(label: Any, index: int) -> Label:
+    if isinstance(label, numbers.Integral):
+        return int(label)
+    if not isinstance(label, str):
+        raise ValueError(f"candidate_labels[{index}] must be a string or an integer, got {type(label).__name__}")
+    if not label.strip():
+        raise ValueError(f"candidate_labels[{index}] is blank")
+    return str(label).strip()
+
+
+def check_template(template: Any) -> str:
+    """The template itself, if it has exactly one slot.
+
+    Raises:
+        ValueError: no `{}`, several, or any other brace (whose meaning str.format would have to guess).
+    """
+    if not isinstance(template, str):
+        raise ValueError(f"hypothesis_template must be a string, got {type(template).__name__}")
+    slots = template.count(SLOT)
+    if slots != 1 or any(brace in template.replace(SLOT, "") for brace in SLOT):
+        raise ValueError(
+            f"hypothesis_template must contain {SLOT} exactly once, where the label goes, and no other brace;"
+            f" got {template!r}"
+        )
+    return template
+
+
+def hypotheses(labels: Sequence[Label], template: str) -> list[str]:
+    """The text to embed for each label: the label put into the slot as it is, braces and all."""
+    before, after = check_template(template).split(SLOT)
+    return [f"{before}{label}{after}" for label in labels]
+
+
+def positive_int(name: str, value: Any) -> int:
+    """`value` as int, or a ValueError that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    return int(value)
