@@ -1,0 +1,436 @@
+"""Ensemble: the documents that give a similarity its context, as one mean vector and one d x d matrix.
+
+For the cosine the moments of any query follow from the mean m and covariance C of the unit rows (design fact 1):
+
+    mu_q = m . q^        sigma_q^2 = q^' C q^
+
+so an ensemble of any size is updated in batches, merged across workers exactly and saved in d x d floats. What two
+moments cannot give (medians, quantiles, ranks) comes from a uniform sample of its rows, the reservoir.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize as l2_normalize
+
+from . import ops
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Ensemble"]
+
+FORMAT, VERSION = "surprise_hf.ensemble", 1
+PRECISIONS = ("fast", "exact")
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
+    """Refuse what is not a finite floating (rows, dim) tensor, naming the argument and the first bad rows.
+
+    Raises:
+        TypeError: not a tensor, or not floating.
+        ValueError: another shape, or a row with NaN or infinity.
+    """
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(rows).__name__}")
+    if not rows.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {rows.dtype}")
+    if rows.dim() != 2 or (dim is not None and rows.shape[1] != dim):
+        raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
+    # one read and no mask: a sum is finite unless a term is not, or it overflows, which the second look sorts out
+    if not torch.isfinite(rows.detach().sum(dtype=compute_dtype(rows.dtype))):
+        bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
+        if bad:
+            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+            raise ValueError(f"{name}: row {', '.join(map(str, bad[:5]))}{more} holds NaN or infinity; drop or fix it")
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 stays float64; anything narrower is computed in float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """L2-normalised rows in the compute dtype; zero rows stay zero, huge and tiny rows neither overflow nor vanish."""
+    x = x.to(compute_dtype(x.dtype))
+    tiny = torch.finfo(x.dtype).tiny
+    return l2_normalize(x / x.abs().amax(dim=1, keepdim=True).clamp_min(tiny), dim=1, eps=tiny)
+
+
+def sigma_floor(mean: Tensor, eps: float) -> Tensor:
+    """8 eps max(1, |mean|): a standard deviation at or below it is rounding noise and counts as 0 (design fact 4)."""
+    return 8 * eps * mean.abs().clamp(min=1.0)
+
+
+# --- the reservoir's random order --------------------------------------------------------------------------------
+
+_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """splitmix64's finaliser: int64 -> int64, uniform and the same on every device."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1)):
+        logical = (x >> shift) & ((1 << (64 - shift)) - 1)
+        x = (x ^ logical) * factor
+    return x
+
+
+def _smallest_priorities(seed: int, start: int, count: int, keep: int) -> tuple[Tensor, Tensor]:
+    """The `keep` smallest of the priorities of positions start ... start + count - 1, ascending.
+
+    A row's priority is a hash of (seed, its position in the stream); the rows with the smallest ones are a uniform
+    sample whatever the batches were.
+
+    Returns:
+        priorities and offsets from `start`, two int64 tensors of min(keep, count) on the CPU.
+    """
+    best = torch.empty(0, dtype=torch.int64)
+    where = torch.empty(0, dtype=torch.int64)
+    offset = _mix(torch.tensor(seed, dtype=torch.int64) + _GAMMA)
+    for first in range(0, count, 1 << 20):
+        index = torch.arange(first, min(first + (1 << 20), count))
+        priority = torch.cat((best, _mix(offset + (index + start + 1) * _GAMMA)))
+        where = torch.cat((where, index))
+        best, order = priority.sort()
+        best, where = best[:keep], where[order[:keep]]
+    return best, where
+
+
+class Ensemble:
+    """Running statistics of document embeddings, and a uniform sample of them.
+
+    Args:
+        dim: d, the length of an embedding.
+        reservoir: rows kept as a uniform sample (at most; 0 keeps none, and the estimators that need rows say so).
+        normalize: True for the cosine (statistics of unit rows); False for dot products and distances.
+        encoder: name of the model that made the embeddings, saved with them and checked on load and merge.
+        seed: of the sample. The same rows in the same order give the same sample in any batches. Workers that
+            sample parts of one set should differ in it.
+        device: where the statistics live; batches are moved there.
+
+    Attributes:
+        count: () float64; mean: (d,) float64; scatter: (d, d) float64, covariance times count.
+
+    Example:
+        >>> ens = Ensemble.from_embeddings(torch.randn(1000, 8))
+        >>> mean, std = ens.moments(torch.randn(3, 8))
+
+    References: design facts 1 and 4; paper section 2 (mu and sigma over the ensemble).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        reservoir: int = 4096,
+        normalize: bool = True,
+        encoder: str | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, got {dim}")
+        if reservoir < 0:
+            raise ValueError(f"reservoir must be 0 (off) or a number of rows, got {reservoir}")
+        self.dim, self.normalize, self.encoder, self.seed = dim, normalize, encoder, seed
+        self.reservoir_size = reservoir
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=device)
+        self._rows = torch.empty(0, dim, dtype=torch.float32, device=device)
+        self._priority = torch.empty(0, dtype=torch.int64)  # of _rows, ascending
+        self._eps = 0.0  # rounding of the coarsest embeddings seen
+
+    @classmethod
+    def from_embeddings(cls, emb: Tensor, *, precision: str = "fast", **kwargs) -> Ensemble:
+        """An ensemble of these rows (n, d), on their device; `kwargs` as for `Ensemble`."""
+        check_rows("emb", emb)
+        return cls(emb.shape[1], **{"device": emb.device, **kwargs}).update(emb, precision=precision)
+
+    def __len__(self) -> int:
+        return int(self.count.item())
+
+    def __bool__(self) -> bool:
+        return True  # an empty ensemble is still an ensemble: `ensemble or default` must not drop it
+
+    def __repr__(self) -> str:
+        encoder = f", encoder={self.encoder!r}" if self.encoder else ""
+        return (
+            f"Ensemble({len(self):,} documents, dim={self.dim}, reservoir={len(self._rows):,}/{self.reservoir_size:,}"
+            f", normalize={self.normalize}{encoder}, device={self.device})"
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    @property
+    def covariance(self) -> Tensor:
+        """(d, d) float64, population form; zeros when empty."""
+        return self.scatter / self.count.clamp(min=1.0)
+
+    @property
+    def reservoir(self) -> Tensor:
+        """(r, d) float32, a uniform sample of the rows as they were given, r = min(documents, reservoir)."""
+        return self._rows
+
+    def to(self, device: torch.device | str) -> Ensemble:
+        """Move the statistics, in place; returns self."""
+        for name in ("count", "mean", "scatter", "_rows"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    # --- growing -------------------------------------------------------------------------------------------------
+
+    def update(self, emb: Tensor, precision: str = "fast") -> Ensemble:
+        """Add documents.
+
+        Args:
+            emb: (b, d) floating, any device; b = 0 changes nothing.
+            precision: "fast" multiplies float32 tiles (standard deviations to 1e-6 relative), "exact" in float64
+                (1e-12).
+
+        Raises:
+            TypeError: `emb` is not a floating tensor.
+            ValueError: another shape, a row with NaN or infinity (nothing is added then), unknown precision.
+        """
+        check_rows("emb", emb, self.dim)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+        emb = emb.detach().to(self.device)
+        if len(emb):
+            self._eps = max(self._eps, torch.finfo(compute_dtype(emb.dtype)).eps)
+        priority, index = _smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
+        self._sample(emb[self._worth(priority, index)], priority)
+        ops.ensemble_update(
+            self.count, self.mean, self.scatter, emb, normalize=self.normalize, exact=precision == "exact"
+        )
+        return self
+
+    def _worth(self, priority: Tensor, index: Tensor) -> Tensor:
+        """Of ascending priorities, the indices that can enter the sample: a full one admits few, so few are copied."""
+        if self.reservoir_size and len(self._rows) == self.reservoir_size:
+            index = index[: int(torch.searchsorted(priority, self._priority[-1]))]
+        return index.to(self.device)
+
+    def _sample(self, rows: Tensor, priority: Tensor) -> None:
+        """Let rows, in ascending order of their priorities, compete for the reservoir."""
+        if self.normalize and rows.dtype == torch.float64 and len(rows):
+            rows = unit_rows(rows)  # a float64 row may not fit float32 as it is
+        merged, order = torch.cat((self._priority, priority[: len(rows)])).sort()
+        keep = order[: self.reservoir_size]
+        self._priority = merged[: self.reservoir_size]
+        if len(rows) or len(keep) < len(self._rows):
+            self._rows = torch.cat((self._rows, rows.to(torch.float32)))[keep.to(self.device)]
+
+    def merge(self, other: Ensemble) -> Ensemble:
+        """Add another ensemble's documents: exactly (Chan, Golub and LeVeque), the sample staying uniform.
+
+        Where `other` kept fewer rows than this one would need, the reservoir shrinks to what stays uniform.
+
+        Raises:
+            ValueError: another dimension, `normalize` or encoder.
+        """
+        self._check_same(other)
+        ours, theirs = self.count.clone(), other.count.to(self.device)
+        if theirs == 0:
+            return self
+        # Their sample is exchangeable: give it the smallest priorities their documents would have had here.
+        priority, _ = _smallest_priorities(self.seed, len(self), len(other), self.reservoir_size)
+        if len(other._rows) < len(priority):
+            self.reservoir_size = len(other._rows)
+        self._sample(other._rows[: len(priority)].to(self.device), priority)
+        total = ours + theirs
+        delta = other.mean.to(self.device) - self.mean
+        self.scatter = (
+            self.scatter + other.scatter.to(self.device) + torch.outer(delta, delta) * (ours * theirs / total)
+        )
+        self.mean = self.mean + delta * (theirs / total)
+        self.count = total
+        self._eps = max(self._eps, other._eps)
+        self.encoder = self.encoder or other.encoder
+        return self
+
+    def _check_same(self, other: Ensemble) -> None:
+        if self.dim != other.dim or self.normalize != other.normalize:
+            raise ValueError(
+                f"these ensembles do not fit together: dim {self.dim} and {other.dim}, "
+                f"normalize {self.normalize} and {other.normalize}"
+            )
+        if self.encoder and other.encoder and self.encoder != other.encoder:
+            raise ValueError(
+                f"these ensembles come from different encoders, {self.encoder!r} and {other.encoder!r}: their "
+                "embeddings cannot be compared"
+            )
+
+    def all_reduce(self, group: ProcessGroup | None = None) -> Ensemble:
+        """Replace every rank's ensemble by the merge of all of them, in rank order: the same bits on every rank.
+
+        Without an initialised `torch.distributed` this is a world of one and nothing changes. Call it once: a second
+        call counts every document again.
+
+        Raises:
+            ValueError: the ranks' ensembles differ in dim, normalize or reservoir (on every rank).
+        """
+        dist = torch.distributed
+        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+            return self
+        wire = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else "cpu"
+
+        def gather(x: Tensor) -> list[Tensor]:
+            mine = x.to(wire).contiguous()
+            parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(parts, mine, group=group)
+            return [part.to(self.device) for part in parts]
+
+        shape = (self.dim, int(self.normalize), self.reservoir_size, self.seed, len(self._rows))
+        shapes = [tuple(part.tolist()) for part in gather(torch.tensor(shape))]
+        if len({part[:3] for part in shapes}) > 1:
+            raise ValueError(f"the ranks' ensembles differ in (dim, normalize, reservoir): {[s[:3] for s in shapes]}")
+        most = max(part[4] for part in shapes)
+        padded = torch.cat((self._rows, self._rows.new_zeros(most - len(self._rows), self.dim)))
+        columns = (self.count, self.mean, self.scatter, torch.tensor(self._eps, dtype=torch.float64), padded)
+        parts = zip(*(gather(x) for x in columns), strict=True)
+        whole = Ensemble(self.dim, self.reservoir_size, self.normalize, self.encoder, shapes[0][3], self.device)
+        for (*_, kept), (count, mean, scatter, eps, rows) in zip(shapes, parts, strict=True):
+            part = Ensemble(self.dim, self.reservoir_size, self.normalize, device=self.device)
+            part.count, part.mean, part.scatter, part._rows = count, mean, scatter, rows[:kept]
+            part._eps = float(eps)
+            whole.merge(part)
+        self.__dict__.update(whole.__dict__)
+        return self
+
+    # --- using ---------------------------------------------------------------------------------------------------
+
+    def moments(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and population standard deviation of each query's similarity to the documents (design facts 1 and 4).
+
+        Args:
+            queries: (m, d) floating, not necessarily normalised (with normalize=False: taken as they are).
+
+        Returns:
+            mean (m,) and std (m,), float64, on the queries' device. A std within rounding noise is 0. An empty
+            ensemble gives zeros.
+
+        Raises:
+            TypeError, ValueError: as `update`.
+        """
+        check_rows("queries", queries, self.dim)
+        q = queries.detach().to(self.device, torch.float64)
+        q = unit_rows(q) if self.normalize else q
+        mean = q @ self.mean
+        var = ((q @ self.covariance) * q).sum(dim=1)
+        floor = sigma_floor(mean, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
+        std = torch.where(var <= floor.square(), torch.zeros_like(var), var.clamp(min=0.0).sqrt())
+        return mean.to(queries.device), std.to(queries.device)
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write one safetensors file: count, mean, scatter, the sample, and what they are. Replaces whole or not."""
+        from safetensors.torch import save_file
+
+        metadata = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "dim": str(self.dim),
+            "normalize": str(self.normalize).lower(),
+            "reservoir": str(self.reservoir_size),
+            "seed": str(self.seed),
+            "eps": repr(self._eps),
+            **({"encoder": self.encoder} if self.encoder else {}),
+        }
+        tensors = {"count": self.count, "mean": self.mean, "scatter": self.scatter}
+        tensors |= {"reservoir": self._rows, "priority": self._priority}
+        partial = Path(f"{os.fspath(path)}.partial")
+        save_file({name: x.contiguous() for name, x in tensors.items()}, partial, metadata=metadata)
+        partial.replace(path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike,
+        dim: int | None = None,
+        encoder: str | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Ensemble:
+        """Read what `save` wrote, bit for bit.
+
+        Args:
+            path: the file.
+            dim, encoder: what the caller's embeddings are; checked where given (a file that names no encoder passes).
+            device: where to put it.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not an ensemble file, damaged, of a newer format, or of another dimension or encoder.
+        """
+        metadata, tensors = _read(Path(path), str(device))
+        try:
+            ens = cls(
+                int(metadata["dim"]),
+                int(metadata["reservoir"]),
+                metadata["normalize"] == "true",
+                metadata.get("encoder"),
+                int(metadata["seed"]),
+                device,
+            )
+            ens._eps = float(metadata["eps"])
+            for name, attribute in _STORED.items():
+                found, wanted = tensors[name], getattr(ens, attribute)
+                rows = len(tensors["priority"])
+                shape = (rows, *wanted.shape[1:]) if attribute.startswith("_") else wanted.shape
+                if found.shape != shape or found.dtype != wanted.dtype:
+                    raise ValueError(f"{name} is {found.dtype} {tuple(found.shape)}")
+                setattr(ens, attribute, found)
+            ens._priority = ens._priority.cpu()
+            if not torch.isfinite(ens.scatter.sum() + ens.mean.sum() + ens.count):
+                raise ValueError("statistics are not finite")
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path} is a damaged ensemble file: {error}") from error
+        if dim is not None and dim != ens.dim:
+            raise ValueError(f"{path} holds an ensemble of dimension {ens.dim}, but the embeddings have {dim}")
+        if encoder is not None and ens.encoder is not None and encoder != ens.encoder:
+            raise ValueError(
+                f"{path} holds an ensemble of the encoder {ens.encoder!r}, not of {encoder!r}: build one with "
+                f"{encoder!r}, or use {ens.encoder!r}"
+            )
+        return ens
+
+
+_STORED = {
+    "count": "count",
+    "mean": "mean",
+    "scatter": "scatter",
+    "reservoir": "_rows",
+    "priority": "_priority",
+}
+
+
+def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of an ensemble file of a format this version knows."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"no ensemble file at {path}")
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file, or it is damaged: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} is a safetensors file, but not an ensemble saved by surprise_hf")
+    version = metadata.get("version", "")
+    if not version.isdigit():
+        raise ValueError(f"{path} is a damaged ensemble file: its version is {version!r}")
+    if int(version) > VERSION:
+        raise ValueError(f"{path} has format {version}, newer than the {VERSION} known here: upgrade surprise_hf")
+    return metadata, tensors
