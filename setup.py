@@ -38,8 +38,7 @@ CPU, CUDA = "surprise_hf._C", "surprise_hf._C_cuda"
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10, the oldest whose stable ABI has all that the op calls
 PY_LIMITED_API = "0x030a0000"  # Python 3.10
 ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")  # the free-threaded interpreter has no limited API
-# GCC's own AVX-512 headers trip over maybe-uninitialized; clang doesn't know it
-WARNINGS = ["-Wall", "-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"]
+WARNINGS = ["-Wall", "-Wno-maybe-uninitialized"]  # of GCC, about its own AVX-512 headers
 STRICT = "build_ext" in sys.argv
 
 
