@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -149,7 +149,7 @@ class Ensemble:
         self._eps = 0.0  # rounding of the coarsest embeddings seen
 
     @classmethod
-    def from_embeddings(cls, emb: Tensor, *, precision: str = "fast", **kwargs) -> Ensemble:
+    def from_embeddings(cls, emb: Tensor, *, precision: str = "fast", **kwargs: Any) -> Ensemble:
         """An ensemble of these rows (n, d), on their device; `kwargs` as for `Ensemble`."""
         check_rows("emb", emb)
         return cls(emb.shape[1], **{"device": emb.device, **kwargs}).update(emb, precision=precision)
@@ -169,6 +169,7 @@ class Ensemble:
 
     @property
     def device(self) -> torch.device:
+        """Where the statistics live."""
         return self.mean.device
 
     @property
