@@ -46,9 +46,9 @@ def similarity(keys: Tensor, queries: Tensor, kind: str, impl: str = "auto") -> 
 
 
 def row_slices(rows: int, width: int) -> Iterator[slice]:
-    """Slices of `rows` rows such that a block of `width` columns stays within `BLOCK` elements."""
+    """Slices of `rows` rows such that a block of `width` columns stays within `BLOCK` elements; at least one."""
     step = max(1, BLOCK // max(width, 1))
-    for start in range(0, rows, step):
+    for start in range(0, max(rows, 1), step):
         yield slice(start, min(start + step, rows))
 
 

@@ -1,0 +1,378 @@
+"""FittedLabels: everything about a set of labels that depends on the ensemble, frozen.
+
+So a document alone scores as it does in the crowd. This is the one implementation of the score, its crossover to the
+plain similarity and the decision (paper section 2, design section 1); `surprise` fits labels and scores the keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from . import estimators as est
+from . import ops
+from .ensemble import Ensemble, check_rows, compute_dtype, sigma_floor, unit_rows
+from .estimators import ESTIMATORS, SIMILARITIES, Rescale
+from .refinement import refine_labels
+
+
+def crossover_weight(documents: int, weight: float | None = None, n_cross: float = 1000) -> float:
+    """w = tanh(e / n_cross) for e documents, or the given weight; within 1e-3 of 0 or 1 it is 0 or 1.
+
+    Raises:
+        ValueError: a weight outside [0, 1], or n_cross <= 0.
+
+    References: paper section 2.1 (dynamic crossover).
+    """
+    if weight is None:
+        if not n_cross > 0:
+            raise ValueError(f"n_cross must be positive, got {n_cross}; for the surprise score alone pass weight=1")
+        weight = math.tanh(documents / n_cross)
+    if not 0 <= weight <= 1:
+        raise ValueError(f"weight must be between 0 (similarity) and 1 (surprise), got {weight}")
+    return 0.0 if weight < 1e-3 else 1.0 if 1 - weight < 1e-3 else float(weight)
+
+
+@dataclass(frozen=True)
+class FittedLabels:
+    """Labels and what the ensemble says about them. Build with `fit`.
+
+    Attributes:
+        queries: (m, d) label vectors in the compute dtype (moved ones after refinement), not necessarily unit rows.
+        mean, std: (m,) float64, of the estimator: moments, or median and p84.13 - median.
+        rescale: the map to psi^; None where weight = 1.
+        columns: (m, e) ascending similarities of the ensemble, for the empirical estimator; else None.
+        weight: w, snapped to 0 and 1.
+        estimator, similarity, anchor: as in `surprise`.
+    """
+
+    queries: Tensor
+    mean: Tensor
+    std: Tensor
+    rescale: Rescale | None = None
+    columns: Tensor | None = None
+    weight: float = 1.0
+    estimator: str = "gaussian"
+    similarity: str = "cosine"
+    anchor: int = -1
+
+    # --- fitting -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(
+        cls,
+        queries: Tensor,
+        ensemble: Tensor | Ensemble,
+        *,
+        weight: float | None = None,
+        n_cross: float = 1000,
+        estimator: str = "gaussian",
+        similarity: str = "cosine",
+        anchor: int = -1,
+        refine: int = 0,
+        impl: str = "auto",
+    ) -> FittedLabels:
+        """Freeze labels against an ensemble. Arguments and errors as in `surprise`; the result carries no gradient.
+
+        A tensor ensemble is used whole for every statistic, in blocks. An `Ensemble` gives cosine and dot moments
+        from all its documents and everything else (ranks, quantiles, psi^, distances) from its reservoir.
+        """
+        check_options(estimator, similarity, anchor, refine)
+        check_ensemble(queries, ensemble, similarity)
+        w = crossover_weight(len(ensemble), weight, n_cross)
+        with torch.no_grad():
+            labels = freeze(queries, ensemble, w, estimator, similarity, anchor, refine, impl)
+            if estimator == "empirical":
+                rows = documents_of(ensemble, labels.queries, "estimator='empirical'")
+                blocks = est.sorted_columns(rows, labels.queries, similarity, impl)
+                labels = replace(labels, columns=torch.cat([column for _, column in blocks]))
+        return labels
+
+    def select(self, index: Tensor | slice | list[int]) -> FittedLabels:
+        """Some of the labels, each with the scores it had among all."""
+        columns = None if self.columns is None else self.columns[index]
+        return replace(self, queries=self.queries[index], mean=self.mean[index], std=self.std[index], columns=columns)
+
+    def to(self, device: torch.device | str) -> FittedLabels:
+        """The same labels on another device."""
+        columns = None if self.columns is None else self.columns.to(device)
+        return replace(
+            self,
+            queries=self.queries.to(device),
+            mean=self.mean.to(device),
+            std=self.std.to(device),
+            columns=columns,
+        )
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    # --- scoring -------------------------------------------------------------------------------------------------
+
+    def psi(self, keys: Tensor, impl: str = "auto") -> Tensor:
+        """The similarity itself, (n, m), in the compute dtype; distances are negated."""
+        return est.similarity(keys, self.queries, self.similarity, impl)
+
+    def z(self, keys: Tensor, impl: str = "auto") -> Tensor:
+        """(psi - mean) / std, (n, m), in the compute dtype; where std = 0: -inf, 0 or +inf, never NaN."""
+        self._check_keys(keys)
+        if est.is_product(self.similarity):
+            return self._op(keys, "z", impl)
+        psi = self.psi(keys, impl)
+        return est.standardize(psi, self.mean, self.std).to(psi.dtype)
+
+    def score(self, keys: Tensor, impl: str = "auto") -> Tensor:
+        """S_w of every document for every label.
+
+        Args:
+            keys: (n, d) floating.
+            impl: as for the ops.
+
+        Returns:
+            (n, m) in [0, 1] (but for anchor=0), float32 (float64 for float64 input).
+
+        Raises:
+            TypeError, ValueError: `keys` is no finite floating (n, d) tensor.
+        """
+        self._check_keys(keys)
+        if self._is_one_op:
+            return self._op(keys, "score", impl)
+        out = keys.new_empty((len(keys), len(self)), dtype=est.score_dtype(keys, self.queries))
+        for part in est.row_slices(len(keys), len(self)):
+            out[part] = self._blend(self.psi(keys[part], impl))[0].to(out.dtype)
+        return out
+
+    def rank(self, keys: Tensor, k: int | None = None, impl: str = "auto") -> tuple[Tensor, Tensor]:
+        """The k best labels of each document, best first, by the decision rule; never an (n, m) matrix.
+
+        w = 1 orders by z, w = 0 by psi, between by the complement (1 - w)(1 - psi^) + w (1 - S), which keeps the
+        order where scores have rounded to 1. Empirical ties are broken by z, others by the lower index.
+
+        Args:
+            keys: (n, d) floating.
+            k: 1 <= k <= m; None gives all.
+            impl: as for the ops.
+
+        Returns:
+            scores (n, k) as `score` gives them, and label indices (n, k) int64.
+
+        Raises:
+            ValueError: k does not fit, or no labels.
+        """
+        self._check_keys(keys)
+        k = len(self) if k is None else k
+        if not 1 <= k <= len(self):
+            raise ValueError(f"k must be between 1 and the {len(self)} labels, got {k}")
+        if self._is_one_op:
+            normalize = self.similarity == "cosine"
+            return ops.surprise_topk(keys, self.queries, self.mean, self.std, k, normalize=normalize, impl=impl)
+        scores = keys.new_empty((len(keys), k), dtype=est.score_dtype(keys, self.queries))
+        indices = torch.empty((len(keys), k), dtype=torch.int64, device=keys.device)
+        for part in est.row_slices(len(keys), len(self)):
+            psi = self.psi(keys[part], impl)
+            blend, complement = self._blend(psi)
+            order = self._order(psi, complement)[:, :k]
+            scores[part], indices[part] = blend.gather(1, order).to(scores.dtype), order
+        return scores, indices
+
+    def decide(self, keys: Tensor, impl: str = "auto") -> Tensor:
+        """The label of each document, (n,) int64, by the rule of `rank`."""
+        return self.rank(keys, 1, impl)[1][:, 0]
+
+    def _order(self, psi: Tensor, complement: Tensor) -> Tensor:
+        if self.weight == 0:
+            return psi.argsort(dim=1, descending=True, stable=True)
+        z = est.standardize(psi, self.mean, self.std)
+        if self.weight == 1 and self.estimator != "empirical":
+            return z.argsort(dim=1, descending=True, stable=True)
+        if self.estimator != "empirical":
+            return complement.argsort(dim=1, stable=True)
+        by_z = z.argsort(dim=1, descending=True, stable=True)
+        return by_z.gather(1, complement.gather(1, by_z).argsort(dim=1, stable=True))
+
+    def _blend(self, psi: Tensor) -> tuple[Tensor, Tensor]:
+        """S_w and 1 - S_w, both accurate where they are small: (n, m) float64."""
+        score = complement = torch.zeros((), dtype=torch.float64, device=psi.device)
+        if self.weight > 0:
+            if self.columns is not None:
+                below = est.fraction_below(psi, self.columns, self.similarity)
+                score, complement = below, 1 - below
+            else:
+                z = est.standardize(psi, self.mean, self.std)
+                score, complement = torch.special.ndtr(z), torch.special.ndtr(-z)
+        if self.rescale is not None:
+            w = self.weight
+            hat, gap = self.rescale(psi, bounded=self.anchor != 0)
+            score, complement = (1 - w) * hat + w * score, (1 - w) * gap + w * complement
+        return score, complement
+
+    @property
+    def _is_one_op(self) -> bool:
+        return self.weight == 1 and self.estimator != "empirical" and est.is_product(self.similarity)
+
+    def _op(self, keys: Tensor, output: str, impl: str) -> Tensor:
+        normalize = self.similarity == "cosine"
+        return ops.surprise_from_moments(
+            keys, self.queries, self.mean, self.std, output=output, normalize=normalize, impl=impl
+        )
+
+    def _check_keys(self, keys: Tensor) -> None:
+        check_rows("keys", keys, self.queries.shape[1])
+
+    # --- elsewhere -----------------------------------------------------------------------------------------------
+
+    def to_linear(self) -> tuple[Tensor, Tensor]:
+        """W (m, d) and b (m,) with z = k^ W^T + b (k as it is for dot): the weights of a `torch.nn.Linear`.
+
+        A label with std = 0 gets the steepest slope that rounding allows in place of a step. z alone decides where
+        w = 1 and the estimator is not empirical.
+
+        Raises:
+            ValueError: a distance, which is not linear.
+
+        References: design fact 2.
+        """
+        if not est.is_product(self.similarity):
+            raise ValueError(f"the {self.similarity} similarity is not linear in the document; use cosine or dot")
+        std = self.std.maximum(sigma_floor(self.mean, torch.finfo(self.queries.dtype).eps))
+        q = self.queries.to(torch.float64)
+        q = unit_rows(q) if self.similarity == "cosine" else q
+        return (q / std.unsqueeze(1)).to(self.queries.dtype), (-self.mean / std).to(self.queries.dtype)
+
+    def state(self) -> dict[str, Tensor | float | int | str]:
+        """Everything as a flat dict of tensors and scalars; parts that are None are left out."""
+        state: dict[str, Tensor | float | int | str] = {
+            "queries": self.queries,
+            "mean": self.mean,
+            "std": self.std,
+            "weight": self.weight,
+            "estimator": self.estimator,
+            "similarity": self.similarity,
+            "anchor": self.anchor,
+        }
+        if self.rescale is not None:
+            state["rescale"] = torch.tensor(self.rescale, dtype=torch.float64)
+        if self.columns is not None:
+            state["columns"] = self.columns
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> FittedLabels:
+        """From what `state` gave; scalars may have become strings on the way.
+
+        Raises:
+            ValueError: a part is missing or does not fit the others.
+        """
+        try:
+            queries, mean, std = (state[name] for name in ("queries", "mean", "std"))
+            rescale, columns = state.get("rescale"), state.get("columns")
+            weight, anchor = float(str(state["weight"])), int(str(state["anchor"]))
+            estimator, similarity = str(state["estimator"]), str(state["similarity"])
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"these are no fitted labels: {error}") from error
+        check_options(estimator, similarity, anchor, 0)
+        if not (isinstance(queries, Tensor) and isinstance(mean, Tensor) and isinstance(std, Tensor)):
+            raise ValueError("fitted labels: `queries`, `mean` and `std` must be tensors")
+        m = len(queries)
+        if queries.dim() != 2 or mean.shape != (m,) or std.shape != (m,):
+            raise ValueError(f"fitted labels do not fit together: {queries.shape}, {mean.shape}, {std.shape}")
+        if (weight < 1) != isinstance(rescale, Tensor) or (estimator == "empirical") != isinstance(columns, Tensor):
+            raise ValueError("fitted labels lack a part: `rescale` belongs to weight < 1, `columns` to the empirical")
+        return cls(
+            queries,
+            mean,
+            std,
+            Rescale(*rescale.tolist()) if isinstance(rescale, Tensor) else None,
+            columns if isinstance(columns, Tensor) else None,
+            weight,
+            estimator,
+            similarity,
+            anchor,
+        )
+
+
+# --- fitting, piece by piece -------------------------------------------------------------------------------------
+
+
+def freeze(
+    queries: Tensor,
+    ensemble: Tensor | Ensemble,
+    weight: float,
+    estimator: str,
+    similarity: str,
+    anchor: int,
+    refine: int,
+    impl: str,
+) -> FittedLabels:
+    """All of `FittedLabels` but the columns, which are as large as the score matrix."""
+    if refine:
+        documents_of(ensemble, queries, "refine")
+        queries = refine_labels(queries, ensemble, refine, impl=impl)
+    queries = queries.to(compute_dtype(queries.dtype))
+    if estimator == "quantile":
+        rows = documents_of(ensemble, queries, "estimator='quantile'")
+        mean, std = est.quantile_moments(rows, queries, similarity, impl)
+    elif isinstance(ensemble, Ensemble) and est.is_product(similarity):
+        mean, std = ensemble.moments(queries)
+    else:
+        mean, std = est.moments(
+            documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
+        )
+    rescale = None
+    if weight < 1:
+        rows = documents_of(ensemble, queries, f"a surprise weight of {weight:.3f}, below 1,")
+        anchors = (float(anchor), 1.0) if similarity == "cosine" else None
+        dtype = est.score_dtype(rows, queries)
+        blocks = est.similarity_blocks(rows, queries, similarity, impl)
+        rescale = Rescale.fit(blocks, len(rows) * len(queries), dtype, anchors)
+    return FittedLabels(queries, mean, std, rescale, None, weight, estimator, similarity, anchor)
+
+
+def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:
+    """Documents to compute with: all of a tensor, the reservoir of an `Ensemble`."""
+    if not isinstance(ensemble, Ensemble):
+        return ensemble
+    if not len(ensemble.reservoir):
+        raise ValueError(
+            f"{what} needs documents, and this Ensemble keeps none (reservoir=0): build it with reservoir=4096, or "
+            "use weight=1, estimator='gaussian', similarity='cosine' and refine=0"
+        )
+    return ensemble.reservoir.to(queries.device)
+
+
+def check_options(estimator: str, similarity: str, anchor: int, refine: int) -> None:
+    for name, value, allowed in (
+        ("estimator", estimator, ESTIMATORS),
+        ("similarity", similarity, SIMILARITIES),
+        ("anchor", anchor, (-1, 0)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
+    if anchor == 0 and similarity != "cosine":
+        raise ValueError(f"anchor=0 is the paper's form for the cosine; {similarity} is anchored at its extremes")
+    if isinstance(refine, bool) or not isinstance(refine, int) or refine < 0:
+        raise ValueError(f"refine must be a number of rounds, 0 or more, got {refine!r}")
+    if refine and similarity != "cosine":
+        raise ValueError(f"refine works on the cosine, not on {similarity}")
+
+
+def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:
+    check_rows("queries", queries)
+    if isinstance(ensemble, Ensemble):
+        if ensemble.normalize != (similarity == "cosine"):
+            raise ValueError(
+                f"similarity={similarity!r} needs an Ensemble with normalize={similarity == 'cosine'}, this one has "
+                f"normalize={ensemble.normalize}"
+            )
+        dim = ensemble.dim
+    else:
+        check_rows("ensemble", ensemble)
+        dim = ensemble.shape[1]
+    if dim != queries.shape[1]:
+        raise ValueError(f"the ensemble has {dim} dimensions but queries have {queries.shape[1]}")
+    if len(ensemble) == 0:
+        raise ValueError("the ensemble holds no documents, so nothing can be a surprise; give at least one")
