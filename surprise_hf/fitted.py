@@ -345,6 +345,7 @@ def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Ten
 
 
 def check_options(estimator: str, similarity: str, anchor: int, refine: int) -> None:
+    """Refuse options that are unknown or do not go together."""
     for name, value, allowed in (
         ("estimator", estimator, ESTIMATORS),
         ("similarity", similarity, SIMILARITIES),
@@ -361,6 +362,7 @@ def check_options(estimator: str, similarity: str, anchor: int, refine: int) -> 
 
 
 def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:
+    """Refuse an ensemble that cannot serve these queries."""
     check_rows("queries", queries)
     if isinstance(ensemble, Ensemble):
         if ensemble.normalize != (similarity == "cosine"):
