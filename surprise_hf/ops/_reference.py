@@ -69,7 +69,7 @@ def from_z(psi: Tensor, z: Tensor, output: str) -> Tensor:
     if output == "z":
         return z
     if output == "score":
-        return torch.special.ndtr(z) if z.dtype == torch.float64 else 0.5 * torch.erfc(z * -math.sqrt(0.5))
+        return 0.5 * torch.erfc(z * -math.sqrt(0.5))  # torch.special.ndtr cancels below z = -8
     if output == "log_tail":
         # torch.special.log_ndtr has no NaN at -inf but loses digits in float32: compute in float64
         return torch.special.log_ndtr(-z.to(torch.float64)).to(z.dtype)

@@ -1,0 +1,30 @@
+// The schemas of torch.ops.surprise_hf. Implementations: cpu/ops.cpp and cuda/ops.cu; shapes, dtypes and the meaning of
+// each argument: surprise_hf/ops/__init__.py. tests/ops/test_schema.py holds this list equal to the Python one.
+#include <Python.h>
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(surprise_hf, m) {
+  // The keys are the ensemble: one pass for norms, cosines and moments, one sweep to scores.
+  m.def(
+      "cosine_surprise(Tensor keys, Tensor queries, *, bool normalize=True, str output='score')"
+      " -> (Tensor scores, Tensor mean, Tensor std)");
+  // Moments alone; no matrix is kept.
+  m.def("cosine_moments(Tensor ensemble, Tensor queries, *, bool normalize=True) -> (Tensor mean, Tensor std)");
+  // Known moments: the score is computed while the tile of products is hot.
+  m.def(
+      "surprise_from_moments(Tensor keys, Tensor queries, Tensor mean, Tensor std, *, bool normalize=True,"
+      " str output='score') -> Tensor");
+  // Best k queries per key by z; no matrix.
+  m.def(
+      "surprise_topk(Tensor keys, Tensor queries, Tensor mean, Tensor std, int k, *, bool normalize=True,"
+      " str output='score') -> (Tensor values, Tensor indices)");
+  // Merge a batch into (count, mean, scatter), in place.
+  m.def(
+      "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"
+      " bool normalize=True, bool exact=False) -> ()");
+  // Which CPU kernels this process uses.
+  m.def("cpu_features() -> str");
+}
+
+// The library carries no Python code; the symbol lets setuptools treat it as an abi3 extension.
+extern "C" PyObject* PyInit__C() { return nullptr; }

@@ -1,0 +1,10 @@
+// The kernels for AVX2 with FMA and F16C; see kernel_avx512.cpp for why the pragma comes first.
+#if defined(__x86_64__)
+#pragma GCC target("avx2,fma,f16c")
+#include <immintrin.h>
+#define SHF_NAME "avx2"
+#define SHF_TABLE kernels_avx2
+#define SHF_VECTOR_BYTES 32
+#define SHF_REGISTERS 16
+#include "kernel_impl.inc"
+#endif

@@ -1,0 +1,103 @@
+// The table of CPU kernels: one table per instruction set, filled by kernel_impl.inc, chosen by dispatch.cpp, driven by
+// ops.cpp. T is the compute type: float (for float32, float16 and bfloat16 rows) or double.
+#pragma once
+
+#include <cstdint>
+
+#include "surprise.h"
+
+namespace surprise_hf::cpu {
+
+enum class Dtype : int { kFloat, kHalf, kBFloat16, kDouble };
+
+// Rows of a matrix: `stride` elements apart, the elements of a row next to each other.
+struct Rows {
+  const void* data;
+  Dtype dtype;
+  int64_t n, d, stride;
+  bool normalize;
+};
+
+// Columns in structure-of-arrays form, each array padded to `padded(m)` entries.
+template <class T>
+struct Columns {
+  const T *mean_hi, *mean_lo, *inv_std, *edge;
+};
+
+enum class Epilogue { kCosines, kMoments, kStandardize, kTopK };
+
+// What to do with the products of keys and one block of queries.
+template <class T>
+struct Product {
+  Rows keys;
+  const T* packed;  // the block's queries, normalised, as pack() wrote them
+  int64_t m;        // queries in the block
+  Epilogue epilogue;
+
+  // kCosines, kMoments (null: keep no matrix), kStandardize: out[row * out_stride + query]
+  T* out = nullptr;
+  int64_t out_stride = 0;
+  bool whole_rows = false;  // the block is the whole row: a vector store may spill into the next row, written later
+
+  // kMoments: sums over the rows of (psi - shift) and its square, in float64; padded(m) entries
+  const T* shift = nullptr;
+  double *sum = nullptr, *sum_sq = nullptr;
+
+  // kStandardize, kTopK
+  Columns<T> columns{};
+  Output output = Output::kScore;
+
+  // kTopK: running best of each row, best first; value[row * k + i] holds z
+  int64_t k = 0, first_query = 0;
+  T* value = nullptr;
+  int64_t* index = nullptr;
+  T* similarity = nullptr;  // the psi beside each z, where wanted
+};
+
+template <class T>
+struct Kernels {
+  int64_t (*padded)(int64_t m);                   // m rounded up to whole vectors
+  int64_t (*packed_size)(int64_t m, int64_t d);   // elements that pack() writes
+  int64_t (*block_queries)(int64_t wanted);       // `wanted` rounded to whole panels
+  void (*pack)(const Rows& queries, int64_t begin, int64_t end, T* packed);
+  void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
+  void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
+
+  // Ensemble statistics. Column sums of the normalised rows, and the norms' inverses:
+  void (*column_sums)(const Rows& rows, int64_t begin, int64_t end, double* sum);
+  // rows [begin, end) normalised minus `mean`, as panels of `panel_width()` columns, each `block` rows long
+  int64_t (*panel_width)();
+  void (*stage_centred)(const Rows& rows, int64_t begin, int64_t end, int64_t first, int64_t block, const double* mean,
+                        T* panels);
+  // scatter[i, j] += sum over `length` staged rows, for the columns of panels pi <= pj
+  void (*scatter_tile)(const T* panels, int64_t block, int64_t length, int64_t pi, int64_t pj, int64_t d,
+                       double* scatter);
+};
+
+struct KernelSet {
+  const char* name;
+  Kernels<float> f32;
+  Kernels<double> f64;
+};
+
+extern const KernelSet kernels_portable;
+#if defined(__x86_64__)
+extern const KernelSet kernels_avx2;
+extern const KernelSet kernels_avx512;
+#endif
+
+// The best set this processor runs; SURPRISE_HF_CPU=portable|avx2|avx512 overrides (for tests).
+const KernelSet& kernels();
+
+template <class T>
+const Kernels<T>& table();
+template <>
+inline const Kernels<float>& table<float>() {
+  return kernels().f32;
+}
+template <>
+inline const Kernels<double>& table<double>() {
+  return kernels().f64;
+}
+
+}  // namespace surprise_hf::cpu

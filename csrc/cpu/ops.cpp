@@ -1,0 +1,402 @@
+// The CPU implementations of torch.ops.surprise_hf: check, allocate, share rows among threads, merge, finish.
+//
+// Rows are cut into at most kMaxParts parts whatever the number of threads, and partial sums are merged in their order:
+// the same input gives the same bits from run to run. Queries go in blocks so that the packed block and the partial
+// sums stay within a few MiB however many there are.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cpu/kernels.h"
+
+namespace {
+
+using namespace surprise_hf;
+using namespace surprise_hf::cpu;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+constexpr int64_t kMaxParts = 64;
+constexpr int64_t kPackedBytes = 8 << 20;
+constexpr int64_t kScatterBlock = 512;  // rows staged at once for the scatter matrix
+// Below this many multiplications a second thread costs more than it brings.
+constexpr int64_t kSerialWork = 1 << 17;
+
+Dtype dtype_of(const Tensor& x, const char* name) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float: return Dtype::kFloat;
+    case ScalarType::Half: return Dtype::kHalf;
+    case ScalarType::BFloat16: return Dtype::kBFloat16;
+    case ScalarType::Double: return Dtype::kDouble;
+    default: STD_TORCH_CHECK(false, name, " must be float32, float16, bfloat16 or float64");
+  }
+}
+
+Output output_of(const std::string& name) {
+  if (name == "score") return Output::kScore;
+  if (name == "z") return Output::kZ;
+  if (name == "cosine") return Output::kCosine;
+  STD_TORCH_CHECK(name == "log_tail", "output must be cosine, z, score or log_tail, got ", name);
+  return Output::kLogTail;
+}
+
+// A 2-D tensor whose rows are contiguous; `keep` holds a copy where one was needed.
+Rows rows_of(const Tensor& x, const char* name, bool normalize, Tensor& keep) {
+  STD_TORCH_CHECK(x.dim() == 2, name, " must be 2-D");
+  const Dtype dtype = dtype_of(x, name);
+  keep = x.size(1) > 1 && x.stride(1) != 1 ? torch::stable::contiguous(x) : x;
+  return {keep.const_data_ptr(), dtype, x.size(0), x.size(1), keep.stride(0), normalize};
+}
+
+Tensor empty_like_rows(const Tensor& like, std::initializer_list<int64_t> shape, ScalarType dtype) {
+  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
+}
+
+// The rows' parts: [begin(i), begin(i + 1)).
+struct Parts {
+  int64_t rows, count;
+  int64_t begin(int64_t i) const { return i * rows / count; }
+};
+
+Parts parts_of(int64_t rows, int64_t work_per_row) {
+  const int64_t by_work = std::max<int64_t>(1, rows * std::max<int64_t>(1, work_per_row) / kSerialWork);
+  return {rows, std::min({kMaxParts, by_work, std::max<int64_t>(1, rows / 8)})};
+}
+
+template <class F>
+void for_parts(const Parts& parts, const F& f) {
+  if (parts.count == 1) return f(0, 0, parts.rows);
+  torch::stable::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i, parts.begin(i), parts.begin(i + 1));
+  });
+}
+
+// The moments of a block of queries as columns for the kernels, padded with live zeros.
+template <class T>
+struct ColumnStore {
+  std::vector<T> data;
+  int64_t size;
+
+  ColumnStore(const double* mean, const double* std, int64_t m) : size(table<T>().padded(m)) {
+    data.assign(4 * size, T(0));
+    for (int64_t j = 0; j < m; ++j) {
+      const Column<T> c = make_column<T>(mean[j], std[j]);
+      data[j] = c.mean_hi;
+      data[size + j] = c.mean_lo;
+      data[2 * size + j] = c.inv_std;
+      data[3 * size + j] = c.edge;
+    }
+  }
+  Columns<T> columns() const {
+    const T* p = data.data();
+    return {p, p + size, p + 2 * size, p + 3 * size};
+  }
+};
+
+template <class T>
+struct AlignedBuffer {
+  std::unique_ptr<T, void (*)(void*)> data;
+  explicit AlignedBuffer(int64_t elements)
+      : data(static_cast<T*>(std::aligned_alloc(64, (elements * sizeof(T) + 64) / 64 * 64)), std::free) {
+    STD_TORCH_CHECK(data != nullptr, "out of memory: ", elements * sizeof(T), " bytes of workspace");
+  }
+  T* get() const { return data.get(); }
+};
+
+// Calls f(first, count, packed) for each block of queries.
+template <class T, class F>
+void for_query_blocks(const Rows& queries, const F& f) {
+  const Kernels<T>& k = table<T>();
+  const int64_t row_bytes = std::max<int64_t>(1, queries.d) * sizeof(T);
+  const int64_t most = k.block_queries(kPackedBytes / row_bytes);
+  const int64_t block = std::min(most, queries.n);
+  if (block == 0) return;
+  AlignedBuffer<T> packed(k.packed_size(block, queries.d));
+  for (int64_t first = 0; first < queries.n; first += block) {
+    const int64_t count = std::min(block, queries.n - first);
+    k.pack(queries, first, first + count, packed.get());
+    f(first, count, static_cast<const T*>(packed.get()));
+  }
+}
+
+// Cosines of all keys (kept where `out` is not null) and their moments.
+template <class T>
+void moments_pass(const Rows& keys, const Rows& queries, T* out, double* mean, double* std) {
+  const Kernels<T>& k = table<T>();
+  if (keys.n == 0) {
+    std::fill(mean, mean + queries.n, 0.0);
+    std::fill(std, std + queries.n, 0.0);
+    return;
+  }
+  for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
+    const int64_t width = k.padded(m);
+    const Parts parts = parts_of(keys.n, keys.d * m);
+    std::vector<T> shift(width, T(0));
+    std::vector<double> sums(parts.count * 2 * width, 0.0);
+    Product<T> job{keys, packed, m, Epilogue::kCosines};
+    job.out = shift.data();
+    job.out_stride = m;
+    k.product(job, 0, 1);  // the first row's cosines are the shift of the sums
+
+    job.epilogue = Epilogue::kMoments;
+    job.shift = shift.data();
+    job.out = out == nullptr ? nullptr : out + first;
+    job.out_stride = queries.n;
+    job.whole_rows = m == queries.n;
+    for_parts(parts, [&](int64_t part, int64_t begin, int64_t end) {
+      Product<T> mine = job;
+      mine.sum = sums.data() + part * 2 * width;
+      mine.sum_sq = mine.sum + width;
+      k.product(mine, begin, end);
+    });
+    for (int64_t j = 0; j < m; ++j) {
+      double sum = 0, sum_sq = 0;
+      for (int64_t part = 0; part < parts.count; ++part) {
+        sum += sums[part * 2 * width + j];
+        sum_sq += sums[part * 2 * width + width + j];
+      }
+      const Moments result = finish_moments<T>(static_cast<double>(keys.n), shift[j], sum, sum_sq);
+      mean[first + j] = result.mean;
+      std[first + j] = result.std;
+    }
+  });
+}
+
+template <class T>
+void finish_pass(T* matrix, int64_t rows, int64_t m, const double* mean, const double* std, Output output) {
+  const ColumnStore<T> store(mean, std, m);
+  for_parts(parts_of(rows, m * 32), [&](int64_t, int64_t begin, int64_t end) {
+    table<T>().finish(matrix + begin * m, end - begin, m, store.columns(), output);
+  });
+}
+
+template <class T>
+void score_pass(const Rows& keys, const Rows& queries, const double* mean, const double* std, T* out, Output output) {
+  for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
+    const ColumnStore<T> store(mean + first, std + first, m);
+    Product<T> job{keys, packed, m, Epilogue::kStandardize};
+    job.out = out + first;
+    job.out_stride = queries.n;
+    job.whole_rows = m == queries.n;
+    job.columns = store.columns();
+    job.output = output;
+    for_parts(parts_of(keys.n, keys.d * m),
+              [&](int64_t, int64_t begin, int64_t end) { table<T>().product(job, begin, end); });
+  });
+}
+
+template <class T>
+void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const double* std, int64_t k, T* value,
+               int64_t* index, Output output) {
+  constexpr int64_t kEmpty = std::numeric_limits<int64_t>::max();
+  std::fill(value, value + keys.n * k, -std::numeric_limits<T>::infinity());
+  std::fill(index, index + keys.n * k, kEmpty);
+  std::vector<T> similarity(output == Output::kCosine ? keys.n * k : 0);
+  for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
+    const ColumnStore<T> store(mean + first, std + first, m);
+    Product<T> job{keys, packed, m, Epilogue::kTopK};
+    job.columns = store.columns();
+    job.k = k;
+    job.first_query = first;
+    job.value = value;
+    job.index = index;
+    job.similarity = similarity.empty() ? nullptr : similarity.data();
+    for_parts(parts_of(keys.n, keys.d * m),
+              [&](int64_t, int64_t begin, int64_t end) { table<T>().product(job, begin, end); });
+  });
+  for (int64_t i = 0; i < keys.n * k; ++i) {
+    if (index[i] == kEmpty) {  // a row with NaN fills no slot: its indices stay valid and its values say NaN
+      index[i] = i % k;
+      value[i] = std::numeric_limits<T>::quiet_NaN();
+    } else {
+      value[i] = output == Output::kCosine ? similarity[i] : from_z(value[i], value[i], output);
+    }
+  }
+}
+
+template <class T>
+void update_pass(const Rows& batch, double& count, double* mean, double* scatter) {
+  const Kernels<T>& k = table<T>();
+  const int64_t d = batch.d, width = k.panel_width(), panels = (d + width - 1) / width;
+  const Parts parts = parts_of(batch.n, d * 4);
+  std::vector<double> sums(parts.count * d, 0.0), batch_mean(d, 0.0);
+  for_parts(parts, [&](int64_t part, int64_t begin, int64_t end) {
+    k.column_sums(batch, begin, end, sums.data() + part * d);
+  });
+  const double rows = static_cast<double>(batch.n);
+  for (int64_t part = 0; part < parts.count; ++part)
+    for (int64_t i = 0; i < d; ++i) batch_mean[i] += sums[part * d + i] / rows;
+
+  const int64_t block = std::min(kScatterBlock, batch.n);
+  AlignedBuffer<T> staged(panels * block * width);
+  const int64_t tiles = panels * (panels + 1) / 2;
+  for (int64_t first = 0; first < batch.n; first += block) {
+    const int64_t length = std::min(block, batch.n - first);
+    for_parts(parts_of(length, d * 16), [&](int64_t, int64_t begin, int64_t end) {
+      k.stage_centred(batch, first + begin, first + end, first, block, batch_mean.data(), staged.get());
+    });
+    torch::stable::parallel_for(0, tiles, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        int64_t pi = 0, pj = t;  // t-th pair pi <= pj, by columns of the triangle
+        while (pj >= panels - pi) pj -= panels - pi++;
+        k.scatter_tile(staged.get(), block, length, pi, pi + pj, d, scatter);
+      }
+    });
+  }
+
+  // scatter holds the old one plus the batch's, right only on and above the diagonal: add the means' part and mirror
+  const double weight = count * rows / (count + rows);
+  std::vector<double> delta(d);
+  for (int64_t i = 0; i < d; ++i) delta[i] = batch_mean[i] - mean[i];
+  for (int64_t i = 0; i < d; ++i)
+    for (int64_t j = i; j < d; ++j) {
+      scatter[i * d + j] += weight * delta[i] * delta[j];
+      scatter[j * d + i] = scatter[i * d + j];
+    }
+  for (int64_t i = 0; i < d; ++i) mean[i] += delta[i] * (rows / (count + rows));
+  count += rows;
+}
+
+// --- the ops -----------------------------------------------------------------------------------------------------
+
+// Calls f with a value of the compute type of `x`.
+template <class F>
+auto with_compute_type(const Tensor& x, const F& f) {
+  return x.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
+}
+
+ScalarType result_type(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+struct Pair {
+  Tensor keep_keys, keep_queries;
+  Rows keys, queries;
+};
+
+Pair pair_of(const Tensor& keys, const Tensor& queries, bool normalize) {
+  Pair p;
+  p.keys = rows_of(keys, "keys", normalize, p.keep_keys);
+  p.queries = rows_of(queries, "queries", normalize, p.keep_queries);
+  STD_TORCH_CHECK(p.keys.d == p.queries.d, "keys have ", p.keys.d, " dimensions but queries have ", p.queries.d);
+  STD_TORCH_CHECK(p.keys.dtype == p.queries.dtype, "keys and queries must have one dtype");
+  return p;
+}
+
+const double* moments_of(const Tensor& x, const char* name, int64_t m, Tensor& keep) {
+  STD_TORCH_CHECK(x.dim() == 1 && x.size(0) == m, name, " must hold one value per query");
+  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double, name, " must be float64");
+  keep = m > 1 && x.stride(0) != 1 ? torch::stable::contiguous(x) : x;
+  return static_cast<const double*>(keep.const_data_ptr());
+}
+
+std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Tensor& queries, bool normalize,
+                                                   const std::string& output) {
+  const Pair p = pair_of(keys, queries, normalize);
+  const Output wanted = output_of(output);
+  const int64_t n = p.keys.n, m = p.queries.n;
+  Tensor scores = empty_like_rows(keys, {n, m}, result_type(keys));
+  Tensor mean = empty_like_rows(keys, {m}, ScalarType::Double), std = empty_like_rows(keys, {m}, ScalarType::Double);
+  double* mu = static_cast<double*>(mean.mutable_data_ptr());
+  double* sigma = static_cast<double*>(std.mutable_data_ptr());
+  with_compute_type(keys, [&](auto zero) {
+    using T = decltype(zero);
+    T* out = static_cast<T*>(scores.mutable_data_ptr());
+    moments_pass<T>(p.keys, p.queries, out, mu, sigma);
+    finish_pass<T>(out, n, m, mu, sigma, wanted);
+  });
+  return {scores, mean, std};
+}
+
+std::tuple<Tensor, Tensor> cosine_moments(const Tensor& ensemble, const Tensor& queries, bool normalize) {
+  const Pair p = pair_of(ensemble, queries, normalize);
+  const int64_t m = p.queries.n;
+  Tensor mean = empty_like_rows(ensemble, {m}, ScalarType::Double);
+  Tensor std = empty_like_rows(ensemble, {m}, ScalarType::Double);
+  with_compute_type(ensemble, [&](auto zero) {
+    moments_pass<decltype(zero)>(p.keys, p.queries, nullptr, static_cast<double*>(mean.mutable_data_ptr()),
+                                 static_cast<double*>(std.mutable_data_ptr()));
+  });
+  return {mean, std};
+}
+
+Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Tensor& mean, const Tensor& std,
+                             bool normalize, const std::string& output) {
+  const Pair p = pair_of(keys, queries, normalize);
+  const Output wanted = output_of(output);
+  const int64_t m = p.queries.n;
+  Tensor keep_mean, keep_std;
+  const double* mu = moments_of(mean, "mean", m, keep_mean);
+  const double* sigma = moments_of(std, "std", m, keep_std);
+  Tensor scores = empty_like_rows(keys, {p.keys.n, m}, result_type(keys));
+  with_compute_type(keys, [&](auto zero) {
+    using T = decltype(zero);
+    score_pass<T>(p.keys, p.queries, mu, sigma, static_cast<T*>(scores.mutable_data_ptr()), wanted);
+  });
+  return scores;
+}
+
+std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queries, const Tensor& mean,
+                                         const Tensor& std, int64_t k, bool normalize, const std::string& output) {
+  const Pair p = pair_of(keys, queries, normalize);
+  const Output wanted = output_of(output);
+  const int64_t m = p.queries.n;
+  STD_TORCH_CHECK(k >= 1 && k <= m, "k must be between 1 and ", m, ", got ", k);
+  Tensor keep_mean, keep_std;
+  const double* mu = moments_of(mean, "mean", m, keep_mean);
+  const double* sigma = moments_of(std, "std", m, keep_std);
+  Tensor values = empty_like_rows(keys, {p.keys.n, k}, result_type(keys));
+  Tensor indices = empty_like_rows(keys, {p.keys.n, k}, ScalarType::Long);
+  with_compute_type(keys, [&](auto zero) {
+    using T = decltype(zero);
+    topk_pass<T>(p.keys, p.queries, mu, sigma, k, static_cast<T*>(values.mutable_data_ptr()),
+                 static_cast<int64_t*>(indices.mutable_data_ptr()), wanted);
+  });
+  return {values, indices};
+}
+
+void ensemble_update(const Tensor& count, const Tensor& mean, const Tensor& scatter, const Tensor& batch,
+                     bool normalize, bool exact) {
+  Tensor keep;
+  const Rows rows = rows_of(batch, "batch", normalize, keep);
+  const auto check = [&](const Tensor& x, const char* name, int64_t elements) {
+    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double && x.numel() == elements && x.is_contiguous(), name,
+                    " must be contiguous float64 with ", elements, " elements");
+    return static_cast<double*>(x.mutable_data_ptr());
+  };
+  double* n = check(count, "count", 1);
+  double* mu = check(mean, "mean", rows.d);
+  double* s = check(scatter, "scatter", rows.d * rows.d);
+  if (rows.n == 0) return;
+  if (exact || rows.dtype == Dtype::kDouble) {
+    update_pass<double>(rows, *n, mu, s);
+  } else {
+    update_pass<float>(rows, *n, mu, s);
+  }
+}
+
+std::string cpu_features() { return kernels().name; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(surprise_hf, CPU, m) {
+  m.impl("cosine_surprise", TORCH_BOX(&cosine_surprise));
+  m.impl("cosine_moments", TORCH_BOX(&cosine_moments));
+  m.impl("surprise_from_moments", TORCH_BOX(&surprise_from_moments));
+  m.impl("surprise_topk", TORCH_BOX(&surprise_topk));
+  m.impl("ensemble_update", TORCH_BOX(&ensemble_update));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(surprise_hf, CompositeExplicitAutograd, m) {
+  m.impl("cpu_features", TORCH_BOX(&cpu_features));
+}

@@ -1,0 +1,287 @@
+"""Every op against the definition in float64, over shapes, dtypes, layouts and instruction sets."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from surprise_hf import ops
+
+from .shapes import DTYPES, SHAPES, rms, rows
+
+
+def exact_pair(keys, queries):
+    """The same numbers in float64, so that only the op's own rounding is measured."""
+    return keys.to(torch.float64), queries.to(torch.float64)
+
+
+def eager(keys, queries, mean=None, std=None):
+    """The formula as people write it, in the dtype of the input."""
+    k = torch.nn.functional.normalize(keys, dim=1)
+    q = torch.nn.functional.normalize(queries, dim=1)
+    psi = k @ q.T
+    mean = psi.mean(0) if mean is None else mean.to(psi.dtype)
+    std = psi.std(0, correction=0) if std is None else std.to(psi.dtype)
+    z = (psi - mean) / std
+    return psi, z, 0.5 * (1 + torch.erf(z / math.sqrt(2)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("output", ops.OUTPUTS)
+def test_cosine_surprise(shape, dtype, output):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    got, mean, std = ops.cosine_surprise(keys, queries, output=output)
+    want, want_mean, want_std = ops.cosine_surprise(*exact_pair(keys, queries), output=output, impl="reference")
+    assert got.shape == (n, m)
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert mean.dtype == std.dtype == torch.float64
+    eps = 3e-7 if dtype != torch.float64 else 1e-14
+    torch.testing.assert_close(mean, want_mean, rtol=0, atol=eps)
+    torch.testing.assert_close(std, want_std, rtol=0, atol=eps)
+    if n > 2 and m:  # with two documents z = +-1 whatever the numbers
+        # a rounding of eps in psi moves z by eps / sigma, and log_tail by up to z times that
+        noise = 4 * eps / want_std.clamp(min=1e-3) * (10 if output == "log_tail" else 1)
+        scale = torch.ones_like(noise) if output == "cosine" else noise / eps
+        assert ((got.double() - want).abs() <= eps * scale + 1e-6 * want.abs()).all()
+    assert not got.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [t for t in DTYPES if t != torch.float64], ids=str)  # nothing is wider than float64
+@pytest.mark.parametrize("shape", [(400, 4, 384), (400, 31, 768), (400, 150, 256)], ids=str)
+def test_error_is_no_larger_than_that_of_the_plain_expression(shape, dtype):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    wide = exact_pair(keys, queries)
+    for index, output in enumerate(("cosine", "z", "score")):
+        want, mean, std = ops.cosine_surprise(*wide, output=output, impl="reference")
+        naive = rms(eager(keys, queries)[index], want)
+        assert rms(ops.cosine_surprise(keys, queries, output=output)[0], want) <= 1.1 * naive
+        fixed = rms(eager(keys, queries, mean, std)[index], want)
+        assert rms(ops.surprise_from_moments(keys, queries, mean, std, output=output), want) <= 1.1 * fixed
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_moments_alone_are_those_of_the_full_pass(shape, dtype):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    _, mean, std = ops.cosine_surprise(keys, queries)
+    assert torch.equal(torch.stack(ops.cosine_moments(keys, queries)), torch.stack([mean, std]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("output", ops.OUTPUTS)
+def test_known_moments_give_the_scores_of_the_full_pass(shape, dtype, output):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    scores, mean, std = ops.cosine_surprise(keys, queries, output=output)
+    assert torch.equal(ops.surprise_from_moments(keys, queries, mean, std, output=output), scores)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[1]], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_topk_is_the_sorted_matrix(shape, dtype, k):
+    n, m, d = shape
+    k = min(k, m)
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    z, mean, std = ops.cosine_surprise(keys, queries, output="z")
+    order = z.argsort(dim=1, descending=True, stable=True)[:, :k]
+    for output in ops.OUTPUTS:
+        values, indices = ops.surprise_topk(keys, queries, mean, std, k, output=output)
+        assert torch.equal(indices, order)
+        matrix = ops.surprise_from_moments(keys, queries, mean, std, output=output)
+        torch.testing.assert_close(values, matrix.gather(1, order), rtol=2e-7, atol=1e-30)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 3), (5, 1), (600, 17), (513, 48), (1100, 130)], ids=str)
+def test_ensemble_update(shape, dtype, exact):
+    b, d = shape
+    first, second = rows(b, d, dtype, 3), rows(2 * b, d, dtype, 4)
+    state = [torch.zeros((), dtype=torch.float64), torch.zeros(d).double(), torch.zeros(d, d).double()]
+    ops.ensemble_update(*state, first, exact=exact)
+    ops.ensemble_update(*state, second, exact=exact)
+    unit = torch.nn.functional.normalize(torch.cat([first, second]).double(), dim=1)
+    centred = unit - unit.mean(0)
+    tight = exact or dtype == torch.float64
+    assert state[0].item() == 3 * b
+    torch.testing.assert_close(state[1], unit.mean(0), rtol=0, atol=1e-15 if tight else 1e-7)
+    torch.testing.assert_close(state[2], centred.T @ centred, rtol=0, atol=(1e-12 if tight else 2e-7) * 3 * b / d)
+    assert torch.equal(state[2], state[2].T)
+
+
+def test_plain_dot_products():
+    keys, queries = rows(50, 24, torch.float32, 1), rows(6, 24, torch.float32, 2)
+    scores, mean, std = ops.cosine_surprise(keys, queries, normalize=False, output="cosine")
+    want = keys.double() @ queries.double().T
+    torch.testing.assert_close(scores.double(), want, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(mean, want.mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(std, want.std(0, correction=0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("m", [1, 3, 4, 5, 20])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layouts_do_not_matter(m, dtype):
+    """Transposed, strided, sliced and misaligned views give the bits of a contiguous copy."""
+    keys, queries = rows(60, 40, dtype, 1), rows(m, 40, dtype, 2)
+    want = ops.cosine_surprise(keys, queries)
+
+    def transposed(x):
+        return x.T.contiguous().T
+
+    def strided(x):
+        wide = torch.full((x.shape[0], 2 * x.shape[1]), float("nan"), dtype=dtype)
+        wide[:, ::2] = x
+        return wide[:, ::2]
+
+    def padded(x):  # neighbours are NaN: reading one of them would show
+        wide = torch.full((x.shape[0] + 2, x.shape[1] + 3), float("nan"), dtype=dtype)
+        wide[1:-1, 1:-2] = x
+        return wide[1:-1, 1:-2]
+
+    for view in (transposed, strided, padded):
+        for got, expected in zip(ops.cosine_surprise(view(keys), view(queries)), want, strict=True):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("m", [1, 4, 9, 60])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-18, 1e18, 1e30])
+def test_rows_of_extreme_size(m, dtype, scale):
+    keys, queries = rows(40, 33, torch.float64, 1), rows(m, 33, torch.float64, 2)
+    keys[::3] *= scale
+    queries[::2] *= scale
+    keys, queries = keys.to(dtype), queries.to(dtype)
+    got = ops.cosine_surprise(keys, queries, output="cosine")[0]
+    want = ops.cosine_surprise(*exact_pair(keys, queries), output="cosine", impl="reference")[0]
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=5e-7 if dtype == torch.float32 else 1e-14)
+
+
+@pytest.mark.parametrize("m", [1, 4, 9, 60])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ["one document", "identical", "zero documents", "zero labels"])
+def test_no_spread_is_never_nan(case, m, dtype):
+    """sigma = 0: the score is 0 below the mean, 0.5 at it, 1 above (design, fact 4)."""
+    keys, queries = rows(100, 40, dtype, 1), rows(m, 40, dtype, 2)
+    if case == "one document":
+        keys = keys[:1]
+    elif case == "identical":
+        keys = keys[:1].expand(100, 40) * torch.tensor([1, 2, 4, 8] * 25, dtype=dtype)[:, None]
+    elif case == "zero documents":
+        keys = torch.zeros_like(keys)
+    else:
+        queries = torch.zeros_like(queries)
+    scores, mean, std = ops.cosine_surprise(keys, queries)
+    assert torch.equal(std, torch.zeros_like(std))
+    assert torch.equal(scores, torch.full_like(scores, 0.5))
+    z = ops.cosine_surprise(keys, queries, output="z")[0]
+    assert torch.equal(z, torch.zeros_like(z))
+    above = ops.surprise_from_moments(keys, queries, mean - 0.01, std)
+    below = ops.surprise_from_moments(keys, queries, mean + 0.01, std)
+    assert torch.equal(above, torch.ones_like(above))
+    assert torch.equal(below, torch.zeros_like(below))
+
+
+def test_nan_rows_stay_in_their_row():
+    keys, queries = rows(200, 40, torch.float32, 1), rows(20, 40, torch.float32, 2)
+    _, mean, std = ops.cosine_surprise(keys, queries)
+    want = ops.surprise_from_moments(keys, queries, mean, std)
+    keys[7, 3] = float("nan")
+    keys[150, 0] = float("inf")
+    got = ops.surprise_from_moments(keys, queries, mean, std)
+    bad = torch.tensor([7, 150])
+    assert got[bad].isnan().all()
+    good = torch.ones(200, dtype=torch.bool)
+    good[bad] = False
+    assert torch.equal(got[good], want[good])
+    values, indices = ops.surprise_topk(keys, queries, mean, std, 3)
+    assert values[bad].isnan().all()
+    assert ((indices >= 0) & (indices < 20)).all()
+
+
+def test_the_far_tail():
+    """log(1 - Phi(z)) against mpmath's values, where 1 - Phi(z) has long been 0 in float32."""
+    # keys along the query at chosen cosines; mean 0 and std chosen so that z is the wanted number
+    z = torch.tensor([-20.0, -3.0, 0.0, 1.0, 5.0, 9.0, 20.0, 37.0, 100.0], dtype=torch.float64)
+    want = [
+        -2.7536241186062337e-89,
+        -0.0013508099647481938,
+        -0.6931471805599453,
+        -1.8410216450092636,
+        -15.064998393988725,
+        -43.628149113332114,
+        -203.91715537109727,
+        -689.0305855768906,
+        -5005.524208694205,
+    ]
+    cosine = z / 128
+    keys = torch.stack([cosine, (1 - cosine**2).sqrt()], dim=1)
+    queries = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    mean, std = torch.zeros(1, dtype=torch.float64), torch.full((1,), 1 / 128, dtype=torch.float64)
+    got = ops.surprise_from_moments(keys, queries, mean, std, output="log_tail")[:, 0]
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-12, atol=0)
+    got = ops.surprise_from_moments(keys.float(), queries.float(), mean, std, output="log_tail")[:, 0]
+    torch.testing.assert_close(got.double(), torch.tensor(want, dtype=torch.float64), rtol=2e-5, atol=1e-37)
+
+
+def test_score_of_chosen_z_in_float32():
+    """The vector form of Phi over its whole range: relative error in the lower tail, never outside [0, 1]."""
+    z = torch.linspace(-13, 9, 20_001, dtype=torch.float64)
+    keys = torch.stack([z / 16, (1 - (z / 16) ** 2).sqrt()], dim=1).float()
+    mean, std = torch.zeros(1, dtype=torch.float64), torch.full((1,), 1 / 16, dtype=torch.float64)
+    queries = torch.tensor([[1.0, 0.0]])
+    got = ops.surprise_from_moments(keys, queries, mean, std)[:, 0]
+    seen = ops.surprise_from_moments(keys, queries, mean, std, output="z")[:, 0].double()
+    want = 0.5 * torch.erfc(-seen * math.sqrt(0.5))  # torch.special.ndtr cancels below -8
+    assert ((got >= 0) & (got <= 1)).all()
+    torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-37)
+
+
+def test_same_bits_from_run_to_run_and_for_every_row_order():
+    keys, queries = rows(5_000, 100, torch.float32, 1), rows(40, 100, torch.float32, 2)
+    first = ops.cosine_surprise(keys, queries)
+    for got, want in zip(ops.cosine_surprise(keys, queries), first, strict=True):
+        assert torch.equal(got, want)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        for got, want in zip(ops.cosine_surprise(keys, queries), first, strict=True):
+            assert torch.equal(got, want)
+    finally:
+        torch.set_num_threads(threads)
+    order = torch.randperm(5_000, generator=torch.Generator().manual_seed(0))
+    _, mean, std = first
+    scores = ops.surprise_from_moments(keys, queries, mean, std)
+    assert torch.equal(ops.surprise_from_moments(keys[order], queries, mean, std), scores[order])
+
+
+def test_more_queries_than_fit_in_one_packed_block():
+    keys, queries = rows(50, 512, torch.float32, 1), rows(9_000, 512, torch.float32, 2)
+    got, mean, std = ops.cosine_surprise(keys, queries, output="z")
+    wide = exact_pair(keys, queries)
+    want, want_mean, _ = ops.cosine_surprise(*wide, output="z", impl="reference")
+    torch.testing.assert_close(mean, want_mean, rtol=0, atol=3e-7)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-3)
+    values, indices = ops.surprise_topk(keys, queries, mean, std, 3, output="z")
+    best = got.topk(3, dim=1)
+    assert torch.equal(indices, best.indices)
+    assert torch.equal(values, best.values)
+
+
+@pytest.mark.parametrize("features", ["portable", "avx2", "avx512"])
+def test_every_instruction_set(features):
+    """The whole of this file again under each set of kernels this processor can run (the best one otherwise)."""
+    if os.environ.get("SURPRISE_HF_CPU") is not None:
+        return  # already inside such a run
+    env = {**os.environ, "SURPRISE_HF_CPU": features}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-3000:]
