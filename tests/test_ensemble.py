@@ -1,0 +1,404 @@
+"""Ensemble: the moments of any query from (count, mean, scatter), the uniform sample, files, ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from surprise_hf import ops
+from surprise_hf.ensemble import FORMAT, VERSION, Ensemble
+
+
+def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, dim, generator=generator, dtype=torch.float64).add(0.4).to(dtype)
+
+
+def direct(x: Tensor, q: Tensor, normalize: bool = True) -> tuple[Tensor, Tensor]:
+    """Mean and population std of the similarities, the long way in float64."""
+    x, q = x.double(), q.double()
+    if normalize:
+        x, q = x / x.norm(dim=1, keepdim=True), q / q.norm(dim=1, keepdim=True)
+    psi = x @ q.T
+    return psi.mean(dim=0), psi.std(dim=0, unbiased=False)
+
+
+def bits(ens: Ensemble) -> dict[str, Tensor]:
+    return {"count": ens.count, "mean": ens.mean, "scatter": ens.scatter, "reservoir": ens.reservoir}
+
+
+# --- moments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("precision", "rtol"), [("fast", 1e-6), ("exact", 1e-12)])
+def test_moments_equal_the_direct_pass(normalize: bool, precision: str, rtol: float) -> None:
+    dtype = torch.float64 if precision == "exact" else torch.float32
+    x, q = rows(700, dtype=dtype), rows(9, seed=1, dtype=dtype)
+    ens = Ensemble.from_embeddings(x, normalize=normalize, precision=precision)
+    mean, std = ens.moments(q)
+    true_mean, true_std = direct(x, q, normalize)
+    assert mean.dtype == std.dtype == torch.float64
+    torch.testing.assert_close(mean, true_mean, rtol=rtol, atol=rtol)
+    torch.testing.assert_close(std, true_std, rtol=rtol, atol=0)
+
+
+def test_covariance_is_that_of_the_unit_rows() -> None:
+    x = rows(50, 3, dtype=torch.float64)
+    unit = x / x.norm(dim=1, keepdim=True)
+    ens = Ensemble.from_embeddings(x, precision="exact")
+    torch.testing.assert_close(ens.covariance, torch.cov(unit.T, correction=0), rtol=1e-12, atol=1e-15)
+    assert len(ens) == 50
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    order=st.randoms(use_true_random=False),
+    exact=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_any_batching_and_any_order_of_merging_give_the_same_moments(sizes, order, exact, seed) -> None:
+    precision, dtype, rtol = ("exact", torch.float64, 1e-12) if exact else ("fast", torch.float32, 1e-6)
+    x, q = rows(sum(sizes) + 3, 6, seed, dtype), rows(4, 6, seed + 1, dtype)
+    whole = Ensemble.from_embeddings(x, precision=precision)
+    batched = Ensemble(6)
+    parts = []
+    for batch in x.split([*sizes, 3]):
+        batched.update(batch, precision=precision)
+        parts.append(Ensemble(6, seed=len(parts)).update(batch, precision=precision))
+    order.shuffle(parts)
+    while len(parts) > 1:  # a random tree of merges
+        other = parts.pop(order.randrange(len(parts)))
+        parts[order.randrange(len(parts))].merge(other)
+    true_mean, true_std = whole.moments(q)
+    for ens in (batched, parts[0]):
+        assert len(ens) == len(x)
+        mean, std = ens.moments(q)
+        torch.testing.assert_close(mean, true_mean, rtol=0, atol=rtol)
+        torch.testing.assert_close(std, true_std, rtol=rtol, atol=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-20, 1e20])
+@pytest.mark.parametrize("n", [1, 2, 10])
+def test_identical_documents_have_no_deviation(n: int, scale: float) -> None:
+    x = rows(1).mul(scale).repeat(n, 1)
+    mean, std = Ensemble.from_embeddings(x).moments(torch.cat((x[:1], rows(3, seed=5))))
+    assert (std == 0).all()
+    assert mean[0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_same_direction_at_other_lengths_is_the_same_document() -> None:
+    x = rows(1) * torch.tensor([[1.0], [3.0], [0.1], [7e10]])  # unit rows differ in the last bits only
+    ens = Ensemble(12)
+    for row in x:
+        ens.update(row[None])
+    assert (ens.moments(rows(5, seed=2))[1] == 0).all()
+
+
+def test_zero_documents_zero_rows_and_zero_queries_give_zeros() -> None:
+    empty = Ensemble(12)
+    empty.update(rows(0))
+    assert len(empty) == 0
+    assert bool(empty)
+    for ens in (empty, Ensemble.from_embeddings(torch.zeros(5, 12))):
+        mean, std = ens.moments(rows(3))
+        assert (mean == 0).all()
+        assert (std == 0).all()
+        assert (ens.covariance == 0).all()
+    mean, std = Ensemble.from_embeddings(rows(9)).moments(torch.zeros(2, 12))
+    assert (mean == 0).all()
+    assert (std == 0).all()
+    assert empty.moments(rows(0))[0].shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_embeddings(dtype: torch.dtype) -> None:
+    x, q = rows(300, dtype=dtype), rows(4, seed=1, dtype=dtype)
+    mean, std = Ensemble.from_embeddings(x).moments(q)
+    true_mean, true_std = direct(x, q)
+    torch.testing.assert_close(mean, true_mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(std, true_std, rtol=1e-6, atol=0)
+
+
+def test_moments_agree_with_the_op() -> None:
+    x, q = rows(500), rows(6, seed=1)
+    for ours, theirs in zip(Ensemble.from_embeddings(x).moments(q), ops.cosine_moments(x, q), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_is_named_and_changes_nothing(bad: float) -> None:
+    ens = Ensemble.from_embeddings(rows(20))
+    before = {name: x.clone() for name, x in bits(ens).items()}
+    x = rows(8)
+    x[3, 2] = x[6, 0] = bad
+    with pytest.raises(ValueError, match=r"emb: row 3, 6 holds NaN or infinity"):
+        ens.update(x)
+    assert all(torch.equal(x, before[name]) for name, x in bits(ens).items())
+
+
+def test_huge_but_finite_rows_pass() -> None:
+    x = torch.full((9, 4), 3e38)
+    mean, _ = Ensemble.from_embeddings(x).moments(torch.ones(1, 4))
+    assert mean.item() == pytest.approx(1.0, abs=1e-6)
+    wide = torch.full((9, 4), 1e300, dtype=torch.float64)
+    assert torch.isfinite(Ensemble.from_embeddings(wide).reservoir).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda e: e.update(rows(3, 5)), ValueError, r"emb must have shape \(rows, 12\), got \(3, 5\)"),
+        (lambda e: e.update(rows(3)[0]), ValueError, "emb must have shape"),
+        (lambda e: e.update([[1.0] * 12]), TypeError, "emb must be a torch.Tensor, got list"),
+        (lambda e: e.update(torch.ones(3, 12, dtype=torch.int64)), TypeError, "floating"),
+        (lambda e: e.update(rows(3), precision="best"), ValueError, "precision must be one of"),
+        (lambda e: e.moments(rows(3, 5)), ValueError, "queries must have shape"),
+        (lambda e: e.merge(Ensemble(5)), ValueError, "dim 12 and 5"),
+        (lambda e: e.merge(Ensemble(12, normalize=False)), ValueError, "normalize True and False"),
+        (lambda e: e.merge(Ensemble(12, encoder="b")), ValueError, "different encoders, 'a' and 'b'"),
+        (lambda _: Ensemble(0), ValueError, "dim must be at least 1"),
+        (lambda _: Ensemble(4, reservoir=-1), ValueError, "reservoir must be"),
+    ],
+)
+def test_errors_say_what_is_wrong(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call(Ensemble(12, encoder="a"))
+
+
+def test_repr_says_what_it_holds() -> None:
+    ens = Ensemble.from_embeddings(rows(1234), reservoir=100, encoder="some/model")
+    assert repr(ens) == (
+        "Ensemble(1,234 documents, dim=12, reservoir=100/100, normalize=True, encoder='some/model', device=cpu)"
+    )
+
+
+# --- the reservoir -----------------------------------------------------------------------------------------------
+
+
+def numbered(start: int, n: int) -> Tensor:
+    """Rows that carry their number in column 0."""
+    return torch.stack((torch.arange(start, start + n, dtype=torch.float32), torch.ones(n)), dim=1)
+
+
+def members(ens: Ensemble) -> list[int]:
+    return sorted(int(x) for x in ens.reservoir[:, 0])
+
+
+def test_a_small_ensemble_is_kept_whole_as_given() -> None:
+    x = rows(30)
+    kept = Ensemble.from_embeddings(x, reservoir=30).reservoir
+    assert kept.dtype == torch.float32
+    assert sorted(kept.tolist()) == sorted(x.tolist())
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(0, 200), max_size=6), seed=st.integers(-5, 5), size=st.integers(0, 60))
+def test_the_sample_does_not_depend_on_the_batches(cuts: list[int], seed: int, size: int) -> None:
+    x = numbered(0, 200)
+    whole = Ensemble.from_embeddings(x, reservoir=size, seed=seed)
+    batched = Ensemble(2, reservoir=size, seed=seed)
+    edges = [0, *sorted(cuts), 200]
+    for start, end in itertools.pairwise(edges):
+        batched.update(x[start:end])
+    assert torch.equal(whole.reservoir, batched.reservoir)
+    assert len(set(members(whole))) == size
+
+
+def by_update(seed: int) -> Ensemble:
+    ens = Ensemble(2, reservoir=6, seed=seed)
+    for start, n in ((0, 3), (3, 9), (12, 1), (13, 11)):
+        ens.update(numbered(start, n))
+    return ens
+
+
+def by_merge(seed: int) -> Ensemble:
+    """Parts of unequal size, one of them larger than the reservoir, in a tree."""
+    left = Ensemble(2, reservoir=6, seed=3 * seed).update(numbered(0, 4))
+    right = Ensemble(2, reservoir=6, seed=3 * seed + 1).update(numbered(4, 15))
+    third = Ensemble(2, reservoir=6, seed=3 * seed + 2).update(numbered(19, 5))
+    return left.merge(right.merge(third))
+
+
+@pytest.mark.parametrize("build", [by_update, by_merge])
+def test_every_document_is_as_likely_to_be_in_the_sample(build) -> None:
+    trials, n, size = 3000, 24, 6
+    counts = torch.zeros(n, dtype=torch.float64)
+    pairs = 0
+    for seed in range(trials):
+        chosen = members(build(seed))
+        assert len(set(chosen)) == size
+        counts[chosen] += 1
+        pairs += {2, 20} <= set(chosen)
+    share = size / n
+    chi2 = ((counts - trials * share).square() / (trials * share * (1 - share))).sum().item() * (n - 1) / n
+    assert chi2 < 49.7  # 0.999 of chi-square with 23 degrees of freedom
+    together = size * (size - 1) / (n * (n - 1))  # two documents, one early and one late, sampled independently
+    assert abs(pairs - trials * together) < 3.3 * math.sqrt(trials * together)
+
+
+def test_a_merge_weighs_the_samples_by_their_counts() -> None:
+    big = Ensemble(2, reservoir=400, seed=1).update(numbered(0, 9000))
+    small = Ensemble(2, reservoir=400, seed=2).update(numbered(9000, 1000))
+    from_small = sum(x >= 9000 for x in members(big.merge(small)))
+    assert abs(from_small - 40) < 4 * math.sqrt(400 * 0.1 * 0.9)  # hypergeometric, 40 expected
+
+
+def test_reservoir_off_and_smaller_partners() -> None:
+    off = Ensemble(2, reservoir=0).update(numbered(0, 50))
+    assert off.reservoir.shape == (0, 2)
+    mixed = Ensemble(2, reservoir=20).update(numbered(0, 100))
+    mixed.merge(Ensemble(2, reservoir=5).update(numbered(100, 100)))
+    assert len(mixed.reservoir) == mixed.reservoir_size == 5  # more could not be uniform
+    mixed.merge(Ensemble(2, reservoir=5).update(numbered(200, 3)))  # kept whole: nothing is lost
+    assert len(mixed.reservoir) == 5
+    assert len(mixed.merge(off).reservoir) == 0
+    assert len(mixed) == 253
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def test_save_and_load_bit_for_bit_and_goes_on_as_if_never_saved(tmp_path: Path) -> None:
+    path = tmp_path / "a folder" / "ens.safetensors"
+    path.parent.mkdir()
+    ens = Ensemble.from_embeddings(rows(300), reservoir=64, encoder="some/model", seed=7)
+    ens.save(path)
+    back = Ensemble.load(path, dim=12, encoder="some/model")
+    assert repr(back) == repr(ens)
+    for twin in (back, ens):
+        twin.update(rows(200, seed=1))
+    assert all(torch.equal(x, bits(ens)[name]) for name, x in bits(back).items())
+    for ours, theirs in zip(back.moments(rows(3)), ens.moments(rows(3)), strict=True):
+        assert torch.equal(ours, theirs)
+    assert [file.name for file in path.parent.iterdir()] == ["ens.safetensors"]
+
+
+def test_an_empty_dot_ensemble_survives(tmp_path: Path) -> None:
+    Ensemble(3, reservoir=0, normalize=False).save(tmp_path / "e")
+    back = Ensemble.load(tmp_path / "e")
+    assert (len(back), back.normalize, back.encoder, back.reservoir_size) == (0, False, None, 0)
+
+
+def test_load_checks_the_dimension_and_the_encoder(tmp_path: Path) -> None:
+    Ensemble(12, encoder="a/b").save(tmp_path / "e")
+    with pytest.raises(ValueError, match="of dimension 12, but the embeddings have 384"):
+        Ensemble.load(tmp_path / "e", dim=384)
+    with pytest.raises(ValueError, match="encoder 'a/b', not of 'c'"):
+        Ensemble.load(tmp_path / "e", encoder="c")
+    Ensemble(12).save(tmp_path / "unnamed")
+    assert Ensemble.load(tmp_path / "unnamed", encoder="c").encoder is None
+
+
+def rewrite(path: Path, *, drop: str | None = None, tensors: dict | None = None, **metadata: str) -> None:
+    ens = Ensemble.from_embeddings(rows(20))
+    ens.save(path)
+    stored = {**load_file(path), **(tensors or {})}
+    stored.pop(drop, None)
+    values = {"format": FORMAT, "version": str(VERSION), "dim": "12", "normalize": "true", "reservoir": "4096"}
+    save_file(stored, path, metadata={**values, "seed": "0", "eps": "0.0", **metadata})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": str(VERSION + 1)}, "newer than the 1 known here: upgrade surprise_hf"),
+        ({"version": "x"}, "damaged"),
+        ({"format": "other"}, "not an ensemble saved by surprise_hf"),
+        ({"drop": "scatter"}, "damaged ensemble file: 'scatter'"),
+        ({"dim": "11"}, "damaged"),
+        ({"dim": "eleven"}, "damaged"),
+        ({"tensors": {"mean": torch.zeros(12)}}, "damaged ensemble file: mean is torch.float32"),
+        ({"tensors": {"reservoir": torch.zeros(3, 12)}}, "damaged ensemble file: reservoir"),
+        ({"tensors": {"count": torch.tensor(math.nan, dtype=torch.float64)}}, "not finite"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, change: dict, message: str) -> None:
+    rewrite(tmp_path / "e")
+    Ensemble.load(tmp_path / "e")  # untouched, the rewritten file is fine
+    rewrite(tmp_path / "e", **change)
+    with pytest.raises(ValueError, match=message):
+        Ensemble.load(tmp_path / "e")
+
+
+def test_an_older_format_loads(tmp_path: Path) -> None:
+    rewrite(tmp_path / "e", version="0")
+    assert len(Ensemble.load(tmp_path / "e")) == 20
+
+
+def test_foreign_truncated_and_missing_files(tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    Ensemble.from_embeddings(rows(20)).save(good)
+    for content in (b"", b"not a model", good.read_bytes()[:-100], b"\x80\x04" + bytes(50)):
+        (tmp_path / "bad").write_bytes(content)
+        with pytest.raises(ValueError, match="bad is not a safetensors file, or it is damaged"):
+            Ensemble.load(tmp_path / "bad")
+    for path in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(FileNotFoundError, match="no ensemble file at"):
+            Ensemble.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "e"
+    Ensemble.from_embeddings(rows(20)).save(path)
+
+    def fail(_tensors, target, **_kwargs) -> None:
+        Path(target).write_bytes(b"half a fi")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Ensemble.from_embeddings(rows(30)).save(path)
+    assert len(Ensemble.load(path)) == 20
+
+
+# --- ranks -------------------------------------------------------------------------------------------------------
+
+
+def test_all_reduce_without_ranks_changes_nothing() -> None:
+    ens = Ensemble.from_embeddings(rows(20))
+    assert len(ens.all_reduce()) == 20
+
+
+def _rank(rank: int, folder: str) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    shards = rows(130).split([90, 40])
+    ens = Ensemble(12, reservoir=100, seed=rank, encoder="e").update(shards[rank])
+    ens.all_reduce().save(f"{folder}/rank{rank}")
+    few = Ensemble(12, seed=rank).update(shards[rank][: 5 * rank])  # rank 0 has nothing
+    few.all_reduce().save(f"{folder}/few{rank}")
+    try:
+        Ensemble(12 + rank).all_reduce()
+    except ValueError as error:
+        Path(f"{folder}/error{rank}").write_text(str(error), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_rank, args=(str(tmp_path),), nprocs=2)
+    one, two = (Ensemble.load(tmp_path / f"rank{rank}", encoder="e") for rank in range(2))
+    assert all(torch.equal(x, bits(two)[name]) for name, x in bits(one).items())
+    whole = Ensemble.from_embeddings(rows(130))
+    assert len(one) == 130
+    for ours, theirs in zip(one.moments(rows(5, seed=3)), whole.moments(rows(5, seed=3)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+    kept, known = set(map(tuple, one.reservoir.tolist())), set(map(tuple, rows(130).tolist()))
+    assert len(kept) == 100
+    assert kept <= known
+    few = [Ensemble.load(tmp_path / f"few{rank}") for rank in range(2)]
+    assert sorted(few[0].reservoir.tolist()) == sorted(few[1].reservoir.tolist()) == sorted(rows(130)[90:95].tolist())
+    for rank in range(2):
+        message = (tmp_path / f"error{rank}").read_text(encoding="utf-8")
+        assert message.startswith("the ranks' ensembles differ in (dim, normalize, reservoir): [(12,")
