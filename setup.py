@@ -125,19 +125,18 @@ def gencode() -> list[str]:
 def common_flags(torch_dir: Path) -> list[str]:
     """What both compilers get."""
     optimise = ["-O0", "-g"] if flag("DEBUG") else ["-O3", "-DNDEBUG"]
-    include = ["-Icsrc", "-isystem", str(torch_dir / "include")]
-    return [*optimise, "-std=c++17", f"-DTORCH_TARGET_VERSION={TORCH_TARGET}", *include]
+    include = ["-Icsrc", "-isystem", str(torch_dir / "include"), f"-I{sysconfig.get_path('include')}"]
+    defines = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET}", *([f"-DPy_LIMITED_API={PY_LIMITED_API}"] if ABI3 else [])]
+    return [*optimise, "-std=c++17", *defines, *include]
 
 
 def cpu_toolchain(torch_dir: Path) -> Toolchain:
     """The C++ compiler, for one flag set: files with vector code choose their instruction set by a pragma."""
     cxx = find_cxx() or ["c++"]
-    limited_api = [f"-DPy_LIMITED_API={PY_LIMITED_API}"] if ABI3 else []
-    python = [f"-I{sysconfig.get_path('include')}", *limited_api]
     macos = sys.platform == "darwin"
     shared = ["-dynamiclib", "-undefined", "dynamic_lookup"] if macos else ["-shared", "-Wl,--no-as-needed"]
     return Toolchain(
-        [*cxx, *common_flags(torch_dir), "-fPIC", "-fvisibility=hidden", *WARNINGS, *python],
+        [*cxx, *common_flags(torch_dir), "-fPIC", "-fvisibility=hidden", *WARNINGS],
         [*cxx, *shared, f"-L{torch_dir / 'lib'}", "-ltorch_cpu"],
     )
 
