@@ -29,6 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
@@ -257,6 +258,8 @@ def libraries() -> list[Extension]:
     ]
 
 
+if int(setuptools.__version__.split(".")[0]) < 77:  # without isolation pip takes what is there, and that may be old
+    sys.exit(f"surprise_hf: setuptools {setuptools.__version__} is too old: pip install --upgrade setuptools ninja")
 EXTENSIONS = libraries()
 setup(
     ext_modules=EXTENSIONS,
