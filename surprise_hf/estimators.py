@@ -6,6 +6,7 @@ elements, as often as a statistic needs it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return torch.where(dead, step, gap / torch.where(dead, 1.0, std))
 
 
+def normal_cdf(z: Tensor) -> Tensor:
+    """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on."""
+    return 0.5 * torch.erfc(z * -math.sqrt(0.5))
+
+
 def floored(mean: Tensor, var: Tensor, eps: float) -> Tensor:
     """Standard deviation of a variance, 0 where it is rounding noise."""
     return torch.where(var <= sigma_floor(mean, eps).square(), 0.0, var.clamp(min=0.0).sqrt())
@@ -104,7 +110,7 @@ def sorted_columns(rows: Tensor, queries: Tensor, kind: str, impl: str = "auto")
     for part in row_slices(len(queries), len(rows)):
         # as coarse as the rows, which sets how far values count as ties (a reservoir is float32)
         psi = similarity(rows, queries[part], kind, impl).to(compute_dtype(rows.dtype))
-        yield part, psi.T.sort(dim=1).values
+        yield part, psi.T.contiguous().sort(dim=1).values
 
 
 def quantile(ascending: Tensor, p: float) -> Tensor:

@@ -150,7 +150,8 @@ class FittedLabels:
         """The k best labels of each document, best first, by the decision rule; never an (n, m) matrix.
 
         w = 1 orders by z, w = 0 by psi, between by the complement (1 - w)(1 - psi^) + w (1 - S), which keeps the
-        order where scores have rounded to 1. Empirical ties are broken by z, others by the lower index.
+        order where scores have rounded to 1. Ties (the empirical estimate has many) are broken by z, then by the
+        lower index.
 
         Args:
             keys: (n, d) floating.
@@ -186,12 +187,9 @@ class FittedLabels:
     def _order(self, psi: Tensor, complement: Tensor) -> Tensor:
         if self.weight == 0:
             return psi.argsort(dim=1, descending=True, stable=True)
-        z = est.standardize(psi, self.mean, self.std)
+        by_z = est.standardize(psi, self.mean, self.std).argsort(dim=1, descending=True, stable=True)
         if self.weight == 1 and self.estimator != "empirical":
-            return z.argsort(dim=1, descending=True, stable=True)
-        if self.estimator != "empirical":
-            return complement.argsort(dim=1, stable=True)
-        by_z = z.argsort(dim=1, descending=True, stable=True)
+            return by_z
         return by_z.gather(1, complement.gather(1, by_z).argsort(dim=1, stable=True))
 
     def _blend(self, psi: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +201,7 @@ class FittedLabels:
                 score, complement = below, 1 - below
             else:
                 z = est.standardize(psi, self.mean, self.std)
-                score, complement = torch.special.ndtr(z), torch.special.ndtr(-z)
+                score, complement = est.normal_cdf(z), est.normal_cdf(-z)
         if self.rescale is not None:
             w = self.weight
             hat, gap = self.rescale(psi, bounded=self.anchor != 0)
