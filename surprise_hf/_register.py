@@ -1,8 +1,8 @@
 """Makes the task "surprise-zero-shot" known to `transformers.pipeline`, without importing transformers.
 
-transformers has no entry points for tasks, and importing `transformers.pipelines` costs seconds. So `import surprise_hf`
-registers at once where that module is loaded already; otherwise it leaves a finder on `sys.meta_path` that waits for
-the module to be imported by whoever needs it, registers after it has run, and is gone.
+transformers has no entry points for tasks, and importing `transformers.pipelines` costs seconds. So `import
+surprise_hf` registers at once where that module is loaded already; otherwise it leaves a finder on `sys.meta_path`
+that waits for the module to be imported by whoever needs it, registers after it has run, and is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def register() -> None:
         from surprise_hf.pipeline import register_task
 
         register_task()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (whatever it is, the import that we ride on must go on)
         warnings.warn(
             f"surprise_hf could not register its pipeline with transformers ({type(error).__name__}: {error});"
             " surprise_hf.SurpriseZeroShotPipeline(model) works without it",
@@ -62,7 +62,7 @@ class _Finder(MetaPathFinder):
         self._looking = False
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != HOST or self._looking:
             return None

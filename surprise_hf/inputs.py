@@ -16,20 +16,25 @@ Label: TypeAlias = str | int
 
 DEFAULT_TEMPLATE = "this matter is {}"
 SLOT = "{}"
+BATCH_SIZE = 32  # of the encoder, as SentenceTransformer.encode has it
 
 
 def is_stream(documents: Any) -> bool:
-    """True where results are handed out one by one as well: generators, iterators and datasets of unknown length,
-    and torch Datasets (KeyDataset), as in every transformers pipeline."""
+    """True where results are handed out one by one as well, as in every transformers pipeline.
+
+    Generators, iterators and datasets of unknown length, and torch Datasets such as KeyDataset.
+    """
     return not isinstance(documents, Sized) or isinstance(documents, Dataset)
 
 
 def iterate(documents: Any) -> Iterator[Any]:
-    """The rows of any container of documents, in order.
+    """The rows of any container of documents, in order; a string is one document.
 
     Raises:
         ValueError: the container has no rows of text by itself (a table, a mapping, a set, one number).
     """
+    if isinstance(documents, str):
+        return iter((documents,))
     if isinstance(documents, (dict, set, frozenset)) or hasattr(documents, "columns"):  # pandas, polars
         raise ValueError(
             f"documents come as a {type(documents).__name__}, which is not a sequence of texts: pass a list of"
@@ -40,7 +45,7 @@ def iterate(documents: Any) -> Iterator[Any]:
     if isinstance(documents, Dataset) and not hasattr(documents, "__iter__"):
         # a torch Dataset need not raise IndexError at its end, so plain iteration might never stop
         return (documents[i] for i in range(len(documents)))  # type: ignore[arg-type]
-    if isinstance(documents, bytes) or not isinstance(documents, Iterable) and not hasattr(documents, "__getitem__"):
+    if isinstance(documents, bytes) or not isinstance(documents, Iterable):
         raise ValueError(f"documents must be a string or an iterable of strings, got {type(documents).__name__}")
     return iter(documents)
 

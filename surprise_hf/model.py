@@ -1,0 +1,522 @@
+"""SurpriseModel: a SentenceTransformer that carries its ensemble, its labels and their template.
+
+What it adds lives in the subfolder `surprise/` of the repository, which modules.json does not name: plain
+SentenceTransformer opens the same folder and gives the same embeddings.
+
+    surprise/config.json          format version, dimension, encoder, labels, template, options
+    surprise/ensemble.safetensors Ensemble.save
+    surprise/labels.safetensors   the fitted labels, and the embedding of one fixed text to know the encoder by
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import load_file_path
+from torch import Tensor, nn
+from transformers.utils import logging as transformers_logging
+
+from . import inputs
+from .ensemble import Ensemble
+from .fitted import FittedLabels
+from .inputs import BATCH_SIZE, DEFAULT_TEMPLATE, Label
+
+__all__ = ["SurpriseModel"]
+
+FOLDER = "surprise"
+CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safetensors"
+FORMAT, VERSION = "surprise_hf.model", 1
+
+PROBE = "The quick brown fox jumps over the lazy dog."
+SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
+
+CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
+
+_ENCODER_ARGUMENTS = (
+    "backend",
+    "cache_folder",
+    "config_kwargs",
+    "default_prompt_name",
+    "model_card_data",
+    "processor_kwargs",
+    "prompts",
+    "similarity_fn_name",
+    "truncate_dim",
+)
+
+
+class UnitRows(nn.Module):
+    """L2-normalised rows (n, d); zero rows stay zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d) floating -> (n, d)."""
+        return nn.functional.normalize(x, dim=-1)
+
+
+class SurpriseModel(SentenceTransformer):
+    """A sentence encoder with an ensemble of documents and a set of labels.
+
+    Opens any sentence-transformers repository, any folder saved by this class, and any encoder that transformers
+    knows (which gets mean pooling). Arguments as for `SentenceTransformer`; see also `from_pretrained`.
+
+    Attributes:
+        ensemble: documents that labels are compared with, or None. Set it with `fit_ensemble` or `set_ensemble`.
+        candidate_labels: labels stored with the model, or None. Set them with `set_labels`.
+        hypothesis_template: the text that a label is put into.
+        fitted: the stored labels frozen against the ensemble, or None while either is missing.
+        fit_options: the scoring options that `fitted` was made with.
+        encoder_name: Hub id of the encoder where known.
+
+    Example:
+        >>> model = SurpriseModel("sentence-transformers/all-MiniLM-L6-v2")
+        >>> model.fit_ensemble(documents)
+        >>> model.set_labels(["sports", "politics"])
+        >>> model.save_pretrained("my-model")
+
+    References: design facts 1 and 2; paper section 2.
+    """
+
+    input_modalities = ("text",)  # Pipeline.__repr__ asks for it, and for can_generate
+    _load_error: ClassVar[tuple[str, Exception] | None] = None
+
+    def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
+        super().__init__(model_name_or_path, **kwargs)
+        self.ensemble: Ensemble | None = None
+        self.candidate_labels: list[Label] | None = None
+        self.hypothesis_template = DEFAULT_TEMPLATE
+        self.fitted: FittedLabels | None = None
+        self.fit_options: dict[str, Any] = {}
+        self.encoder_name: str | None = None
+        self._probe: Tensor | None = None
+        self._full: list[str] | None = None
+        self._label_vectors: tuple[Any, Tensor] | None = None
+        self.eval()
+        if model_name_or_path:
+            names = ("token", "cache_folder", "revision", "local_files_only")
+            self._load_surprise(model_name_or_path, {name: kwargs[name] for name in names if name in kwargs})
+
+    # --- loading -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        device_map: Any = None,
+        model_kwargs: dict[str, Any] | None = None,
+        cache_dir: str | None = None,
+        revision: str | None = None,
+        token: bool | str | None = None,
+        trust_remote_code: bool | None = None,
+        local_files_only: bool = False,
+        _from_pipeline: str | None = None,
+        **kwargs: Any,
+    ) -> SurpriseModel:
+        """Open a Hub repository or a folder, in the words of transformers.
+
+        Args:
+            name_or_path: Hub id or folder.
+            device: where to put it; None takes an accelerator if there is one.
+            dtype: as for `AutoModel.from_pretrained`; None and "auto" keep the dtype of the weights.
+            device_map: as for `AutoModel.from_pretrained`.
+            model_kwargs: for `AutoModel.from_pretrained`; keyword arguments unknown here are added to it.
+            cache_dir: of the Hub downloads.
+            revision: branch, tag or commit, of the encoder and of `surprise/` alike.
+            token: for a private repository.
+            trust_remote_code: run code that the repository holds.
+            local_files_only: don't ask the Hub.
+            kwargs: arguments of `SentenceTransformer` (prompts, truncate_dim, ...), or more `model_kwargs`.
+
+        Raises:
+            OSError: no such repository or folder.
+            ValueError: the files in `surprise/` are damaged, of a newer format, or of another encoder.
+        """
+        loading = {name: kwargs.pop(name) for name in _ENCODER_ARGUMENTS if name in kwargs}
+        loading.setdefault("cache_folder", cache_dir)
+        for_model = {"dtype": dtype, "device_map": device_map, **(model_kwargs or {}), **kwargs}
+        for_model = {name: value for name, value in for_model.items() if value is not None}
+        if device is None and _from_pipeline is not None and "device_map" not in for_model:
+            device = "cpu"  # the pipeline moves the model itself
+        SurpriseModel._load_error = None
+        try:
+            return cls(
+                os.fspath(name_or_path),
+                device=None if device is None else str(device),
+                model_kwargs=for_model or None,
+                revision=revision,
+                token=token,
+                trust_remote_code=bool(trust_remote_code),
+                local_files_only=local_files_only,
+                **loading,
+            )
+        except Exception as error:
+            # transformers.pipeline swallows it and goes on with a bare BertModel: the pipeline will look here
+            SurpriseModel._load_error = os.fspath(name_or_path), error
+            raise
+
+    @classmethod
+    def from_encoder(cls, encoder: SentenceTransformer) -> SurpriseModel:
+        """A SentenceTransformer in memory as a SurpriseModel; both share the same modules."""
+        if isinstance(encoder, cls):
+            return encoder
+        model = cls(
+            modules=OrderedDict(encoder.named_children()),
+            device=str(encoder.device),
+            prompts=dict(encoder.prompts),
+            default_prompt_name=encoder.default_prompt_name,
+            similarity_fn_name=encoder.similarity_fn_name,
+            truncate_dim=encoder.truncate_dim,
+        )
+        model.module_kwargs = encoder.module_kwargs
+        return model
+
+    def can_generate(self) -> bool:
+        """No: it encodes."""
+        return False
+
+    @property
+    def hf_device_map(self) -> dict[str, Any] | None:
+        """Placement by accelerate, of the transformers model inside; None where there is none."""
+        return getattr(self.transformers_model, "hf_device_map", None)
+
+    # --- embedding -----------------------------------------------------------------------------------------------
+
+    @property
+    def _default_prompt(self) -> str:
+        return (self.prompts.get(self.default_prompt_name) or "") if self.default_prompt_name else ""
+
+    @property
+    def dim(self) -> int:
+        """d, the length of an embedding."""
+        dim = self.get_embedding_dimension()
+        return int(dim) if dim is not None else self._encode([PROBE]).shape[1]
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """As `SentenceTransformer.preprocess`; notes which texts fill the whole window, to count those cut off."""
+        features = super().preprocess(inputs, prompt=prompt, **kwargs)
+        mask, limit = features.get("attention_mask"), self.max_seq_length
+        if self._full is not None and limit and mask is not None and mask.dim() == 2 and mask.shape[1] >= limit:
+            full = (mask.sum(dim=1) >= limit).tolist()
+            self._full += [text for text, is_full in zip(inputs, full, strict=True) if is_full]
+        return features
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> tuple[Tensor, int]:
+        """`encode` as a tensor, checked.
+
+        Args:
+            texts: n strings.
+            batch_size: of the encoder.
+            show_progress_bar: None shows it on a terminal for more than one batch.
+            rows: what to call each text in an error message; 0, 1, ... by default.
+
+        Returns:
+            (n, d) float32 on the model's device (the CPU in place of one without float64), equal to what
+            `SentenceTransformer.encode` gives; and how many texts were longer than the encoder's window.
+
+        Raises:
+            ValueError: an embedding is not finite; the message names the row and its text.
+        """
+        if show_progress_bar is None:
+            show_progress_bar = len(texts) > batch_size and progress_wanted()
+        self._full = []
+        try:
+            emb = self._encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
+            cut = self._count_longer(self._full) if self._full else 0
+        finally:
+            self._full = None
+        bad = (~torch.isfinite(emb).all(dim=1)).nonzero().flatten().tolist()
+        if bad:
+            row = bad[0] if rows is None else rows[bad[0]]
+            raise ValueError(
+                f"the embedding of document {row} ({texts[bad[0]][:60]!r}) is not finite, and {len(bad)} of"
+                f" {len(texts)} are not: try dtype=torch.float32, or check the weights of the encoder"
+            )
+        return emb, cut
+
+    def _encode(self, texts: list[str], **kwargs: Any) -> Tensor:
+        if not texts:
+            return torch.empty(0, self.dim, device=self.device)
+        emb = self.encode(texts, convert_to_tensor=True, **kwargs)
+        # encode runs in inference mode, whose tensors can't be stored and trained against later: hence the copy
+        return emb.to("cpu" if emb.device.type == "mps" else emb.device, torch.float32, copy=True)
+
+    def _count_longer(self, texts: list[str]) -> int:
+        """How many of `texts`, each of which fills the window, really are longer than it."""
+        limit = int(self.max_seq_length or 0)
+        prompt = self._default_prompt
+
+        def longer(parts: list[str]) -> list[bool]:
+            return [len(ids) > limit for ids in self.tokenizer(parts, verbose=False)["input_ids"]] if parts else []
+
+        head = 8 * limit  # characters: nearly always enough to tell, and cheap for a text of any length
+        full = [prompt + text for text in texts]
+        found = longer([text[:head] for text in full])
+        unsure = [text for text, is_longer in zip(full, found, strict=True) if not is_longer and len(text) > head]
+        return sum(found) + sum(longer(unsure))
+
+    def label_vectors(self, labels: Sequence[Label], template: str) -> Tensor:
+        """Embeddings (m, d) of the labels in the template. The last set asked for is kept until a weight changes."""
+        # every in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
+        weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
+        key = (tuple(map(str, labels)), template, self._default_prompt, tuple(weights))
+        if self._label_vectors is None or self._label_vectors[0] != key:
+            vectors, cut = self.embed(inputs.hypotheses(labels, template), show_progress_bar=False)
+            warn_cut(cut, len(vectors), "labels", self.max_seq_length)
+            self._label_vectors = key, vectors
+        return self._label_vectors[1]
+
+    # --- ensemble and labels -------------------------------------------------------------------------------------
+
+    def fit_ensemble(
+        self, documents: Any, *, batch_size: int = BATCH_SIZE, reservoir: int = 4096, update: bool = False
+    ) -> SurpriseModel:
+        """Make these documents the ensemble, in one pass over them: a million need no more memory than a thousand.
+
+        Args:
+            documents: any kind of input that the pipeline takes, generators included; blank ones are left out.
+            batch_size: of the encoder.
+            reservoir: rows kept as a sample (see `Ensemble`).
+            update: add to the ensemble there is rather than replace it.
+
+        Returns:
+            self; stored labels are fitted anew.
+
+        Raises:
+            ValueError: no document with text, a wrong type (the message names the row), an embedding that is not
+                finite. The ensemble then stays as it was.
+        """
+        from tqdm.auto import tqdm
+
+        if update and self.ensemble is not None:
+            ensemble = Ensemble(self.ensemble.dim, self.ensemble.reservoir_size, encoder=self.encoder_name)
+            ensemble.merge(self.ensemble)
+        else:
+            ensemble = Ensemble(self.dim, reservoir, encoder=self.encoder_name)
+        total = len(documents) if hasattr(documents, "__len__") else None
+        cut, before = 0, len(ensemble)
+        with tqdm(total=total, desc="Documents", unit="doc", disable=not progress_wanted()) as bar:
+            for rows, texts, read in chunks(documents, CHUNK * batch_size):
+                emb, more = self.embed(texts, batch_size=batch_size, show_progress_bar=False, rows=rows)
+                ensemble.update(emb)
+                cut += more
+                bar.update(read)
+        if len(ensemble) == before:
+            raise ValueError("none of the documents has any text, so there is nothing to fit an ensemble on")
+        warn_cut(cut, len(ensemble) - before, "documents", self.max_seq_length)
+        self.set_ensemble(ensemble)
+        return self
+
+    def set_ensemble(self, ensemble: Ensemble | None) -> None:
+        """Store an ensemble of embeddings that this encoder made, and fit the stored labels to it.
+
+        Raises:
+            ValueError: another dimension.
+        """
+        if ensemble is not None and ensemble.dim != self.dim:
+            raise ValueError(f"the ensemble has {ensemble.dim} dimensions, but this encoder gives {self.dim}")
+        self.fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
+        self.ensemble = ensemble
+
+    def set_labels(self, labels: Any, hypothesis_template: str | None = None, **options: Any) -> SurpriseModel:
+        """Store labels, and fit them if there is an ensemble.
+
+        Args:
+            labels: as for the pipeline's `candidate_labels`; None takes them away.
+            hypothesis_template: None keeps the one there is.
+            options: of `FittedLabels.fit` (weight, n_cross, estimator, refine).
+
+        Raises:
+            ValueError: as `inputs.as_labels`, `inputs.check_template` and `FittedLabels.fit`.
+        """
+        template = inputs.check_template(
+            self.hypothesis_template if hypothesis_template is None else hypothesis_template
+        )
+        found = None if labels is None else inputs.as_labels(labels)
+        options = {name: value for name, value in options.items() if value is not None}
+        self.fitted = self._fit(self.ensemble, found, template, options)
+        self.candidate_labels, self.hypothesis_template, self.fit_options = found, template, options
+        return self
+
+    def _fit(
+        self, ensemble: Ensemble | None, labels: list[Label] | None, template: str, options: dict[str, Any]
+    ) -> FittedLabels | None:
+        self._probe = self._encode([PROBE])[0].cpu()
+        if ensemble is None or labels is None:
+            return None
+        return FittedLabels.fit(self.label_vectors(labels, template), ensemble, **options)
+
+    def to_linear(self) -> nn.Sequential:
+        """The fitted labels as plain torch: z (n, m) of embeddings (n, d), by normalising and one `nn.Linear`.
+
+        The order of z is the pipeline's decision where the surprise weight is 1; below it, a warning says so.
+
+        Raises:
+            ValueError: no labels are fitted.
+
+        References: design fact 2.
+        """
+        if self.fitted is None:
+            raise ValueError("no labels are fitted: call fit_ensemble(documents) and set_labels(labels) first")
+        if self.fitted.weight < 1 or self.fitted.estimator == "empirical":
+            warnings.warn(
+                f"the labels are fitted with weight {self.fitted.weight:.3f} and the {self.fitted.estimator} estimator;"
+                " the linear layer gives z, which decides alone only at weight 1",
+                stacklevel=2,
+            )
+        weight, bias = (x.to(self.device) for x in self.fitted.to_linear())
+        linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype)
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
+        return nn.Sequential(UnitRows(), linear).eval()
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it."""
+        super().save(os.fspath(path), *args, **kwargs)
+        folder = Path(path, FOLDER)
+        if self.ensemble is None and self.candidate_labels is None:
+            for name in (CONFIG, ENSEMBLE, LABELS):  # of a model saved here before
+                (folder / name).unlink(missing_ok=True)
+            return
+        from safetensors.torch import save_file
+
+        folder.mkdir(exist_ok=True)
+        state = {} if self.fitted is None else self.fitted.state()
+        tensors = {name: value.cpu().contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+        probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
+        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
+        if self.ensemble is None:
+            (folder / ENSEMBLE).unlink(missing_ok=True)
+        else:
+            self.ensemble.save(folder / ENSEMBLE)
+        config = {
+            "format": FORMAT,
+            "version": VERSION,
+            "dim": self.dim,
+            "encoder": self.encoder_name,
+            "hypothesis_template": self.hypothesis_template,
+            "candidate_labels": self.candidate_labels,
+            "fit_options": self.fit_options,
+            "fitted": {name: value for name, value in state.items() if name not in tensors},
+            "ensemble": None if self.ensemble is None else len(self.ensemble),
+        }
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+
+    def _load_surprise(self, name_or_path: str, hub: dict[str, Any]) -> None:
+        is_folder = Path(name_or_path).is_dir()
+        self.encoder_name = None if is_folder else name_or_path
+        if not is_folder and "/" not in name_or_path:
+            return  # a short name of an official repository; those carry no ensemble
+
+        def find(name: str) -> str | None:
+            return load_file_path(name_or_path, name, subfolder=FOLDER, **hub)
+
+        config_path = find(CONFIG)
+        if config_path is None:
+            return
+        where = f"{name_or_path}/{FOLDER}"
+        try:
+            self._read_surprise(Path(config_path), find)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"{where} can't be used: {reason}. Fit and save the model again, or remove that folder to use the"
+                " encoder without it"
+            ) from error
+
+    def _read_surprise(self, config_path: Path, find: Any) -> None:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
+            raise ValueError(f"{CONFIG} was not written by surprise_hf")
+        if not isinstance(config["version"], int) or config["version"] > VERSION:
+            raise ValueError(f"it has format {config['version']}, newer than the {VERSION} known here: upgrade")
+        if config["dim"] != self.dim:
+            raise ValueError(
+                f"it belongs to an encoder with {config['dim']} dimensions"
+                f"{' (' + config['encoder'] + ')' if config['encoder'] else ''}, and this one gives {self.dim}"
+            )
+        tensors = _read_tensors(find(LABELS))
+        self._probe = tensors.pop("probe")
+        likeness = float(torch.cosine_similarity(self._probe, self._encode([PROBE])[0].cpu(), dim=0))
+        if not likeness >= SAME_ENCODER:
+            raise ValueError(
+                "it belongs to another encoder, or to this one before it was trained"
+                f" (they embed one text with a cosine of {likeness:.2f})"
+            )
+        self.encoder_name = config["encoder"] or self.encoder_name
+        self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
+        labels = config["candidate_labels"]
+        self.candidate_labels = None if labels is None else inputs.as_labels(labels)
+        self.fit_options = dict(config["fit_options"])
+        if config["ensemble"] is not None:
+            ensemble_path = find(ENSEMBLE)
+            if ensemble_path is None:
+                raise ValueError(f"{ENSEMBLE} is missing")
+            self.ensemble = Ensemble.load(ensemble_path, dim=self.dim)
+            if len(self.ensemble) != config["ensemble"]:
+                raise ValueError(f"{ENSEMBLE} holds {len(self.ensemble)} documents, not {config['ensemble']}")
+        if config["fitted"]:
+            self.fitted = FittedLabels.from_state({**config["fitted"], **tensors})
+            if self.candidate_labels is None or self.fitted.queries.shape != (len(self.candidate_labels), self.dim):
+                raise ValueError(f"{LABELS} and {CONFIG} don't fit together")
+
+
+def _read_tensors(path: str | None) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path is None:
+        raise ValueError(f"{LABELS} is missing")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{LABELS} is damaged ({error})") from error
+
+
+# --- streams and messages ----------------------------------------------------------------------------------------
+
+
+def chunks(documents: Any, size: int) -> Iterator[tuple[list[int], list[str], int]]:
+    """Documents with text, `size` rows read at a time: their row numbers, their texts, and how many rows were read."""
+    rows: Iterable[tuple[int, Any]] = enumerate(inputs.iterate(documents))
+    rows = iter(rows)
+    while block := list(islice(rows, size)):
+        found = [(index, text) for index, row in block if not inputs.is_blank(text := inputs.text_of(row, index))]
+        yield [index for index, _ in found], [text for _, text in found if text is not None], len(block)
+
+
+def progress_wanted() -> bool:
+    """Standard error is a terminal, and the progress bars of transformers are not turned off."""
+    return sys.stderr.isatty() and transformers_logging.is_progress_bar_enabled()
+
+
+def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
+    """One warning for all texts of a call that were longer than the encoder's window."""
+    if cut:
+        warnings.warn(
+            f"{cut:,} of {total:,} {what} are longer than the {limit} tokens that this encoder reads; the rest of"
+            " each was cut off",
+            stacklevel=3,
+        )

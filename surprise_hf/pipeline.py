@@ -1,0 +1,449 @@
+"""The transformers pipeline "surprise-zero-shot": texts and label names in, labels with scores out.
+
+sentence-transformers is imported when a model is loaded, not before: registering the task stays cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import Pipeline
+
+from . import inputs
+from .ensemble import Ensemble, check_rows
+from .fitted import FittedLabels, crossover_weight
+from .inputs import BATCH_SIZE, Label
+
+if TYPE_CHECKING:
+    from .model import SurpriseModel
+
+__all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline", "register_task"]
+
+TASK = "surprise-zero-shot"
+DEFAULT_MODEL = ("sentence-transformers/sentence-t5-base", "main")  # the paper's encoder
+SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
+
+SCORING = {"surprise_weight": "weight", "n_cross": "n_cross", "estimator": "estimator", "refine": "refine"}
+
+
+class _Documents(NamedTuple):
+    """Some rows of input: what to give back for each, and the embeddings of those that have text."""
+
+    sequences: list[str | None]
+    rows: list[int]  # positions in `sequences` of the embedded ones
+    emb: Tensor
+    cut: int
+
+
+class _Loader:
+    """Stands for SurpriseModel in transformers' registry, which needs no more of it than this."""
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> SurpriseModel:
+        from .model import SurpriseModel
+
+        return SurpriseModel.from_pretrained(*args, **kwargs)
+
+
+class SurpriseZeroShotPipeline(Pipeline):
+    """Zero-shot classification by the surprise score.
+
+    Args:
+        model: a SurpriseModel or SentenceTransformer. `transformers.pipeline("surprise-zero-shot", model=...)` takes
+            a folder or Hub id too.
+        prompt: put in front of every document and label ("query: " for E5). Becomes the model's default prompt, and
+            is saved with it.
+        prompt_name: the same, by the name of a prompt of the model.
+        device, batch_size: as for every pipeline.
+        kwargs: defaults for any argument of `__call__`.
+
+    Example:
+        >>> import surprise_hf, transformers
+        >>> pipe = transformers.pipeline("surprise-zero-shot", model="sentence-transformers/all-MiniLM-L6-v2")
+        >>> pipe(documents, candidate_labels=["sports", "politics"])
+
+    References: paper sections 2 and 3; design sections 1 and 3.
+    """
+
+    # the model tokenises; nothing else is loaded beside it
+    _load_tokenizer = _load_processor = _load_image_processor = False  # type: ignore[assignment]
+    _load_feature_extractor = _load_video_processor = False  # type: ignore[assignment]
+    model: SurpriseModel  # type: ignore[assignment]
+
+    def __init__(
+        self, model: Any, *args: Any, prompt: str | None = None, prompt_name: str | None = None, **kwargs: Any
+    ) -> None:
+        model = _as_model(model)
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("give prompt or prompt_name, not both")
+        if prompt is not None:
+            prompt_name = TASK
+            model.prompts[prompt_name] = prompt
+        if prompt_name is not None:
+            if prompt_name not in model.prompts:
+                raise ValueError(f"this model has no prompt named {prompt_name!r}; it has {sorted(model.prompts)}")
+            model.default_prompt_name = prompt_name
+        if getattr(model, "tokenizer", None) is not None:
+            kwargs.setdefault("tokenizer", model.tokenizer)
+        self._warned = False
+        super().__init__(model, *args, **kwargs)
+        self.model.eval()  # the base class does not
+
+    # --- the call ------------------------------------------------------------------------------------------------
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Any,
+        candidate_labels: Any = None,
+        *,
+        hypothesis_template: str | None = None,
+        multi_label: bool | None = None,
+        threshold: float | None = None,
+        top_k: int | None = None,
+        ensemble: Any = None,
+        surprise_weight: float | None = None,
+        n_cross: float | None = None,
+        estimator: str | None = None,
+        refine: int | None = None,
+        batch_size: int | None = None,
+        num_workers: int | None = None,
+    ) -> Any:
+        """Labels for each document, best first.
+
+        The order is the decision rule of the paper's score (z, or the complement where the similarity has a part in
+        it), which tells labels apart where their scores have both rounded to 1.
+
+        Args:
+            inputs: one text, or texts as a list, tuple, pandas Series, array, dataset column, KeyDataset, torch or
+                `datasets` dataset, iterator or generator. Blank ones (None, NaN, "", whitespace) stay in their place,
+                get no label and are left out of every statistic.
+            candidate_labels: as for `surprise_hf.inputs.as_labels`, or a list of such lists, one for each document.
+                None takes those stored in the model.
+            hypothesis_template: what to embed for a label, `{}` being the label. Default: the model's, which is
+                "this matter is {}" unless set.
+            multi_label: True judges every label by itself: with `threshold`, those that reach it are listed.
+            threshold: the least score, 0 to 1. Without `multi_label`, a document whose best label does not reach it
+                gets none.
+            top_k: list no more than this many labels.
+            ensemble: the documents that give a similarity its context: texts, embeddings (tensor or array), an
+                `Ensemble`, or the path of one. Default: the ensemble stored in the model; without one, the documents
+                of this call, which makes each document's scores depend on the others.
+            surprise_weight: w, from 0 (rescaled similarity) to 1 (surprise). Default: tanh(e / n_cross) for an
+                ensemble of e documents.
+            n_cross: of that default, 1000.
+            estimator: "gaussian" (default), "quantile" or "empirical".
+            refine: rounds of refinement, default 0.
+            batch_size: of the encoder, 32 by default. Datasets and generators are read in steps of it.
+            num_workers: accepted as in other pipelines; tokenising needs no worker here.
+
+        Returns:
+            For one text a dict with "sequence", "labels" and "scores" (floats in [0, 1], surprise scores, which need
+            not add up to 1); for a container a list of them; for a generator or dataset a generator, which reads
+            everything first where the ensemble is the call's own documents.
+
+        Raises:
+            ValueError: an argument that does not fit, a document that is no string (the message names the row), or
+                an embedding that is not finite.
+        """
+        del num_workers
+        given = {name: value for name, value in locals().items() if name in _CALL_ARGUMENTS and value is not None}
+        batch_size = self._batch_size if batch_size is None else batch_size
+        return self._run(inputs, _Call(self, {**self._postprocess_params, **given}, batch_size))
+
+    def _run(self, documents: Any, call: _Call) -> Any:
+        if documents is None:
+            raise ValueError("no documents given (None)")
+        if getattr(documents, "ndim", 1) == 0:
+            documents = documents.item()  # an array that holds one string
+        if inputs.is_stream(documents):
+            return self._stream(inputs.iterate(documents), call)
+        results = list(self._stream(inputs.iterate(documents), call, whole=True))
+        return results[0] if isinstance(documents, str) else results
+
+    def _stream(self, rows: Iterator[Any], call: _Call, whole: bool = False) -> Iterator[dict[str, Any]]:
+        """Results in order; read at once where the whole is wanted or the ensemble is the documents themselves."""
+        position = cut = embedded = 0
+        size = None if whole or call.context is None else call.batch_size
+        while block := list(islice(rows, size)):
+            read = self._read(block, position, call.batch_size)
+            per_document = call.labels_of(position, len(block))
+            position, cut, embedded = position + len(block), cut + read.cut, embedded + len(read.rows)
+            yield from self._score(read, per_document, call)
+            if size is None:
+                break
+        call.finish(position)
+        if cut:
+            from .model import warn_cut
+
+            warn_cut(cut, embedded, "documents", self.model.max_seq_length)
+
+    def _read(self, block: Sequence[Any], start: int, batch_size: int) -> _Documents:
+        sequences = [inputs.text_of(row, start + i) for i, row in enumerate(block)]
+        rows = [i for i, text in enumerate(sequences) if not inputs.is_blank(text)]
+        texts = [str(sequences[i]) for i in rows]
+        emb, cut = self.model.embed(texts, batch_size=batch_size, rows=[start + i for i in rows])
+        return _Documents(sequences, rows, emb, cut)
+
+    def _score(self, read: _Documents, own_labels: list[list[Label]] | None, call: _Call) -> Iterator[dict[str, Any]]:
+        found: dict[int, tuple[list[Label], list[float]]] = {}
+        if read.rows:
+            fitted = call.fitted(read.emb)
+            if own_labels is None:
+                found = call.rank(fitted, call.labels, read.emb, read.rows)
+            else:
+                place = {str(label): i for i, label in enumerate(call.labels)}
+                groups: dict[tuple[str, ...], list[int]] = {}
+                for at, row in enumerate(read.rows):
+                    groups.setdefault(tuple(map(str, own_labels[row])), []).append(at)
+                for names, members in groups.items():
+                    some = fitted.select([place[name] for name in names])
+                    rows = [read.rows[at] for at in members]
+                    found |= call.rank(some, own_labels[rows[0]], read.emb[members], rows)
+        for row, sequence in enumerate(read.sequences):
+            labels, scores = found.get(row, ([], []))
+            yield {"sequence": sequence, "labels": labels, "scores": scores}
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def fit_ensemble(
+        self, documents: Any, *, batch_size: int | None = None, reservoir: int = 4096, update: bool = False
+    ) -> SurpriseZeroShotPipeline:
+        """Store an ensemble in the model: from then on a document alone scores as it does in the crowd.
+
+        Arguments and errors as for `SurpriseModel.fit_ensemble`. Returns self.
+        """
+        size = inputs.positive_int("batch_size", batch_size or self._batch_size or BATCH_SIZE)
+        self.model.fit_ensemble(documents, batch_size=size, reservoir=reservoir, update=update)
+        return self
+
+    def set_labels(
+        self,
+        candidate_labels: Any,
+        hypothesis_template: str | None = None,
+        *,
+        surprise_weight: float | None = None,
+        n_cross: float | None = None,
+        estimator: str | None = None,
+        refine: int | None = None,
+    ) -> SurpriseZeroShotPipeline:
+        """Store labels, their template and how to score them in the model. Arguments as for the call. Returns self."""
+        self.model.set_labels(
+            candidate_labels,
+            hypothesis_template,
+            weight=surprise_weight,
+            n_cross=n_cross,
+            estimator=estimator,
+            refine=refine,
+        )
+        return self
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Save the model: the encoder, its ensemble and its labels.
+
+        The base class would also write `custom_pipelines` into config.json, after which the folder asks for
+        trust_remote_code even where this package is installed.
+        """
+        self.model.save_pretrained(os.fspath(save_directory), **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Push the model, as `SentenceTransformer.push_to_hub`; an existing repository gets a new commit."""
+        for name in ("max_shard_size", "use_temp_dir"):  # of transformers' own push_to_hub
+            kwargs.pop(name, None)
+        kwargs.setdefault("exist_ok", True)
+        return self.model.push_to_hub(repo_id, **kwargs)
+
+    # --- what the base class asks for ----------------------------------------------------------------------------
+
+    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict, dict, dict]:
+        unknown = sorted(set(kwargs) - set(_CALL_ARGUMENTS))
+        if unknown:
+            raise TypeError(f"unknown argument {', '.join(unknown)}; known are {', '.join(_CALL_ARGUMENTS)}")
+        return {}, {}, {name: value for name, value in kwargs.items() if value is not None}
+
+    def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
+        """Nothing: `encode` tokenises, sorted by length, which the base class's one-by-one loop could not."""
+        return {"documents": input_}
+
+    def _forward(self, input_tensors: dict[str, Any], **_: Any) -> Any:
+        return self(input_tensors["documents"])
+
+    def postprocess(self, model_outputs: Any, **_: Any) -> Any:
+        """Nothing."""
+        return model_outputs
+
+
+_CALL_ARGUMENTS = (
+    "candidate_labels",
+    "hypothesis_template",
+    "multi_label",
+    "threshold",
+    "top_k",
+    "ensemble",
+    *SCORING,
+)
+
+
+class _Call:
+    """The arguments of one call, checked, and the labels fitted for it."""
+
+    def __init__(self, pipe: SurpriseZeroShotPipeline, given: dict[str, Any], batch_size: int | None) -> None:
+        self.pipe, self.model = pipe, pipe.model
+        self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+        self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
+        self.threshold = given.get("threshold")
+        if self.threshold is not None and not (isinstance(self.threshold, (int, float)) and 0 <= self.threshold <= 1):
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        self.multi_label = bool(given.get("multi_label", False))
+        self.template = inputs.check_template(given.get("hypothesis_template", self.model.hypothesis_template))
+        self.per_document: list[list[Label]] | None = None
+        self.labels = self._read_labels(given.get("candidate_labels"))
+        self.options = {to: given[name] for name, to in SCORING.items() if name in given}
+        self.is_stored = "ensemble" not in given and self.model.ensemble is not None
+        self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else self.model.ensemble
+        self._fitted: FittedLabels | None = None
+
+    def _read_labels(self, labels: Any) -> list[Label]:
+        if labels is None:
+            if self.model.candidate_labels is None:
+                raise ValueError(
+                    "no labels: pass candidate_labels=[...], or store some in the model with pipe.set_labels([...])"
+                )
+            return self.model.candidate_labels
+        if isinstance(labels, Iterable) and not isinstance(labels, (str, dict, Sequence)):
+            labels = labels if isinstance(labels, (set, frozenset)) else list(labels)  # an iterator is read once
+        if not inputs.is_per_document(labels):
+            return inputs.as_labels(labels)
+        self.per_document = []
+        for row, some in enumerate(labels):
+            if isinstance(some, str):
+                raise ValueError(f"candidate_labels mixes labels and lists of labels: row {row} is {some!r}")
+            try:
+                self.per_document.append(inputs.as_labels(some))
+            except ValueError as error:
+                raise ValueError(f"labels of document {row}: {error}") from error
+        return list({str(label): label for some in self.per_document for label in some}.values())
+
+    def _read_ensemble(self, given: Any) -> Tensor | Ensemble:
+        dim = self.model.dim
+        if isinstance(given, (str, os.PathLike)):
+            return Ensemble.load(given, dim=dim, encoder=self.model.encoder_name)
+        if isinstance(given, Ensemble):
+            if given.dim != dim:
+                raise ValueError(f"the ensemble has {given.dim} dimensions, but this encoder gives {dim}")
+            return given
+        if not isinstance(given, Tensor) and getattr(getattr(given, "dtype", None), "kind", "") == "f":
+            given = torch.as_tensor(given)
+        if isinstance(given, Tensor):
+            check_rows("ensemble", given, dim)
+            if not len(given):
+                raise ValueError("the ensemble holds no documents")
+            return given
+        texts = [text for i, row in enumerate(inputs.iterate(given)) if (text := inputs.text_of(row, i)) is not None]
+        texts = [text for text in texts if text.strip()]
+        if not texts:
+            raise ValueError("the ensemble holds no document with text")
+        return self.model.embed(texts, batch_size=self.batch_size)[0]
+
+    def labels_of(self, start: int, count: int) -> list[list[Label]] | None:
+        """The own labels of documents start ... start + count - 1; None where all share one set."""
+        if self.per_document is None:
+            return None
+        if start + count > len(self.per_document):
+            raise ValueError(f"there are {len(self.per_document)} lists of labels, but more documents")
+        return self.per_document[start : start + count]
+
+    def finish(self, documents: int) -> None:
+        """Complain about label lists left over."""
+        if self.per_document is not None and documents != len(self.per_document):
+            raise ValueError(f"there are {len(self.per_document)} lists of labels, but {documents} documents")
+
+    def fitted(self, emb: Tensor) -> FittedLabels:
+        """The labels against the ensemble of this call; `emb` (n, d) are its documents."""
+        if self._fitted is None:
+            self._warn_if_small(len(emb) if self.context is None else len(self.context))
+            if self._is_stored_fit():
+                assert self.model.fitted is not None
+                fitted = self.model.fitted
+            else:
+                queries = self.model.label_vectors(self.labels, self.template).to(emb.device)
+                context = emb if self.context is None else self.context
+                context = context.to(emb.device) if isinstance(context, Tensor) else context
+                fitted = FittedLabels.fit(queries, context, **{**self._stored_options(), **self.options})
+            self._fitted = fitted.to(emb.device)
+        return self._fitted
+
+    def _stored_options(self) -> dict[str, Any]:
+        return self.model.fit_options if self.is_stored else {}
+
+    def _is_stored_fit(self) -> bool:
+        return (
+            self.is_stored
+            and self.model.fitted is not None
+            and self.labels == self.model.candidate_labels
+            and self.template == self.model.hypothesis_template
+            and {**self._stored_options(), **self.options} == self._stored_options()
+        )
+
+    def _warn_if_small(self, documents: int) -> None:
+        options = {**self._stored_options(), **self.options}
+        if self.pipe._warned or options.get("weight") is not None:  # noqa: SLF001 (made for this pipeline alone)
+            return
+        weight = crossover_weight(documents, None, options.get("n_cross", 1000))
+        if weight < SMALL_WEIGHT:
+            self.pipe._warned = True  # noqa: SLF001
+            whose = "is this call's own documents" if self.context is None else "is small"
+            warnings.warn(
+                f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
+                f" the plain similarity the other {1 - weight:.3f}. For more, pass ensemble=..., call"
+                " pipe.fit_ensemble(documents) once with texts of this kind, or fix surprise_weight (1 = surprise,"
+                " 0 = similarity)",
+                stacklevel=2,
+            )
+
+    def rank(
+        self, fitted: FittedLabels, labels: Sequence[Label], emb: Tensor, rows: Sequence[int]
+    ) -> dict[int, tuple[list[Label], list[float]]]:
+        """Labels and scores of each row, best first, after `top_k` and `threshold`."""
+        k = min(self.top_k or len(labels), len(labels))
+        scores, order = fitted.rank(emb, k)
+        results = {}
+        for row, values, at in zip(rows, scores.tolist(), order.tolist(), strict=True):
+            kept = list(zip(at, values, strict=True))
+            if self.threshold is not None and self.multi_label:
+                kept = [(i, value) for i, value in kept if value >= self.threshold]
+            elif self.threshold is not None and values[0] < self.threshold:
+                kept = []
+            results[row] = [labels[i] for i, _ in kept], [value for _, value in kept]
+        return results
+
+
+def _as_model(model: Any) -> SurpriseModel:
+    from sentence_transformers import SentenceTransformer
+
+    from .model import SurpriseModel
+
+    if isinstance(model, SentenceTransformer):
+        return SurpriseModel.from_encoder(model)
+    failed = SurpriseModel._load_error  # noqa: SLF001
+    if failed is not None and failed[0] == getattr(model, "name_or_path", None):
+        raise ValueError(str(failed[1])) from failed[1]
+    raise TypeError(
+        f"the {TASK} pipeline needs a SurpriseModel or SentenceTransformer, got {type(model).__name__}; pass"
+        " surprise_hf.SurpriseModel.from_pretrained(folder or Hub id), or the folder itself to transformers.pipeline"
+    )
+
+
+def register_task() -> None:
+    """Make `TASK` known to `transformers.pipeline`."""
+    PIPELINE_REGISTRY.register_pipeline(
+        TASK, pipeline_class=SurpriseZeroShotPipeline, pt_model=_Loader, default={"model": DEFAULT_MODEL}, type="text"
+    )
+    # with it, Pipeline.save_pretrained would write `custom_pipelines`
+    del SurpriseZeroShotPipeline._registered_impl  # type: ignore[attr-defined]  # noqa: SLF001
