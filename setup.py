@@ -89,7 +89,7 @@ def find_ninja() -> str | None:
 
 
 def find_nvcc(torch_cuda: str | None) -> str:
-    """The first nvcc of CUDA_HOME, PATH and /usr/local/cuda that is of torch's CUDA generation (of any, for None).
+    """The first nvcc of CUDA_HOME, PATH and /usr/local/cuda that is of torch's CUDA generation (12 or later for None).
 
     A foreign one is often first on PATH (conda, the distribution, the HPC SDK): each is asked for its release.
 
@@ -98,14 +98,15 @@ def find_nvcc(torch_cuda: str | None) -> str:
     """
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     paths = [*(f"{home}/bin/nvcc" for home in homes if home), shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"]
+    major = torch_cuda.split(".")[0] if torch_cuda else None
     seen = []
     for nvcc in dict.fromkeys(path for path in paths if path and shutil.which(path)):
         answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
         release = re.search(r"release (\d+)\.\d+", answer)
-        if release and (torch_cuda is None or release[1] == torch_cuda.split(".")[0]):
+        if release and (int(release[1]) >= 12 if major is None else release[1] == major):
             return nvcc
         seen.append(f"{nvcc} ({release[0] if release else 'does not run'})")
-    need = f"a nvcc of CUDA {torch_cuda.split('.')[0]}, as torch is" if torch_cuda else "nvcc"
+    need = f"nvcc of CUDA {major}, as torch is" if major else "nvcc of CUDA 12 or later"
     raise CompileError(f"the CUDA library needs {need}; seen: {', '.join(seen) or 'none'}. Set CUDA_HOME")
 
 
@@ -188,7 +189,7 @@ class BuildOp(build_ext):
         torch_dir, _, torch_cuda = torch_facts()
         self.toolchains = {CPU: cpu_toolchain(torch_dir)}
         if flag("SURPRISE_HF_FORCE_CUDA"):
-            self.toolchains[CUDA] = cuda_toolchain(torch_dir, find_nvcc(None))
+            self.toolchains[CUDA] = cuda_toolchain(torch_dir, find_nvcc(torch_cuda))
         elif torch_cuda and not flag("SURPRISE_HF_SKIP_CUDA"):
             try:
                 self.toolchains[CUDA] = cuda_toolchain(torch_dir, find_nvcc(torch_cuda))
