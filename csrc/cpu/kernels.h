@@ -56,9 +56,9 @@ struct Product {
 
 template <class T>
 struct Kernels {
-  int64_t (*padded)(int64_t m);                   // m rounded up to whole vectors
-  int64_t (*packed_size)(int64_t m, int64_t d);   // elements that pack() writes
-  int64_t (*block_queries)(int64_t wanted);       // `wanted` rounded to whole panels
+  int64_t (*padded)(int64_t m);                  // m rounded up to whole vectors
+  int64_t (*packed_size)(int64_t m, int64_t d);  // elements that pack() writes
+  int64_t (*block_queries)(int64_t wanted);      // `wanted` rounded to whole panels
   void (*pack)(const Rows& queries, int64_t begin, int64_t end, T* packed);
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output

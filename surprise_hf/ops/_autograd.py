@@ -67,9 +67,7 @@ def _split(
     return g, g.to(torch.float64).sum(dim=0), (g * z).to(torch.float64).sum(dim=0), z, inv
 
 
-def _through_moments(
-    g_psi: Tensor, z: Tensor, inv: Tensor, g_mean: Tensor, g_std: Tensor
-) -> Tensor:
+def _through_moments(g_psi: Tensor, z: Tensor, inv: Tensor, g_mean: Tensor, g_std: Tensor) -> Tensor:
     n = max(z.shape[0], 1)
     g_std = torch.where(inv > 0, g_std, torch.zeros_like(g_std))
     return g_psi + ((g_mean + g_std * z.to(torch.float64)) / n).to(g_psi.dtype)

@@ -97,7 +97,7 @@ def test_topk_is_the_sorted_matrix(shape, dtype, k):
         values, indices = ops.surprise_topk(keys, queries, mean, std, k, output=output)
         assert torch.equal(indices, order)
         matrix = ops.surprise_from_moments(keys, queries, mean, std, output=output)
-        torch.testing.assert_close(values, matrix.gather(1, order), rtol=2e-7, atol=1e-30)
+        torch.testing.assert_close(values, matrix.gather(1, order), rtol=1e-6, atol=1e-30)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -242,7 +242,9 @@ def test_score_of_chosen_z_in_float32():
     seen = ops.surprise_from_moments(keys, queries, mean, std, output="z")[:, 0].double()
     want = 0.5 * torch.erfc(-seen * math.sqrt(0.5))  # torch.special.ndtr cancels below -8
     assert ((got >= 0) & (got <= 1)).all()
-    torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-37)
+    # without a fused multiply-add (SSE2) the square in exp(-z^2/2) is rounded once more
+    rounding = 5e-6 if ops.build_info()["cpu_features"] == "portable" else 1e-6
+    torch.testing.assert_close(got.double(), want, rtol=rounding, atol=1e-37)
 
 
 def test_same_bits_from_run_to_run_and_for_every_row_order():

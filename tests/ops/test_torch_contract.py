@@ -1,0 +1,203 @@
+"""What torch asks of an op: opcheck, gradients, compile, export, meta tensors, errors that name the argument."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from surprise_hf import ops
+from surprise_hf.ops import _loader
+
+from .shapes import DTYPES, rows
+
+KEYS, QUERIES = rows(12, 9, torch.float64, 1), rows(5, 9, torch.float64, 2)
+MEAN, STD = ops.cosine_moments(KEYS, QUERIES)
+NAMES = ("cosine_surprise", "cosine_moments", "surprise_from_moments", "surprise_topk", "ensemble_update")
+
+
+def call(name, keys, queries, mean, std, **options):
+    """The first (floating) outputs of one op, whatever its arguments."""
+    if name == "cosine_surprise":
+        return ops.cosine_surprise(keys, queries, **options)
+    if name == "cosine_moments":
+        return ops.cosine_moments(keys, queries)
+    if name == "surprise_from_moments":
+        return ops.surprise_from_moments(keys, queries, mean, std, **options)
+    return ops.surprise_topk(keys, queries, mean, std, 2, **options)[0]
+
+
+def test_the_library_is_the_compiled_one():
+    """The suite tests the kernels: a run in reference mode would pass for the wrong reason."""
+    info = ops.build_info()
+    assert info["implementation"] == "compiled", info["cpu_reason"]
+    assert info["cpu_features"] in ("avx512", "avx2", "portable")
+
+
+def test_both_schema_lists_are_equal():
+    source = (Path(__file__).parents[2] / "csrc" / "bindings.cpp").read_text()
+    calls = re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)\)', source)
+    schemas = ["".join(re.findall(r'"([^"]*)"', call)) for call in calls]
+    assert [s for s in schemas if not s.startswith("cpu_features")] == list(_loader.SCHEMAS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name, dtype):
+    keys = KEYS.to(dtype, copy=True).requires_grad_(name != "ensemble_update")
+    queries = QUERIES.to(dtype, copy=True).requires_grad_()
+    d = keys.shape[1]
+    state = (torch.tensor(3.0).double(), torch.zeros(d).double(), torch.eye(d).double())
+    arguments = {
+        "cosine_surprise": (keys, queries),
+        "cosine_moments": (keys, queries),
+        "surprise_from_moments": (keys, queries, MEAN, STD),
+        "surprise_topk": (keys, queries, MEAN, STD, 3),
+        "ensemble_update": (*state, keys),
+    }[name]
+    options = {} if name in ("cosine_moments", "ensemble_update") else {"output": "z"}
+    tight = dtype == torch.float64
+    torch.library.opcheck(
+        getattr(torch.ops.surprise_hf, name),
+        arguments,
+        options,
+        atol=1e-9 if tight else 1e-2,  # the gradient of z summed over its own ensemble is rounding noise
+        rtol=1e-6 if tight else 1e-2,
+    )
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("output", ops.OUTPUTS)
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_gradients(name, output, normalize):
+    if name == "cosine_moments":
+
+        def function(keys, queries):
+            return ops.cosine_moments(keys, queries, normalize=normalize)
+
+        inputs = (KEYS, QUERIES)
+    else:
+
+        def function(keys, queries, *moments):
+            moments = moments or (None, None)
+            return call(name, keys, queries, *moments, output=output, normalize=normalize)
+
+        inputs = (KEYS, QUERIES) if name == "cosine_surprise" else (KEYS, QUERIES, MEAN, STD)
+    inputs = tuple(x.clone().requires_grad_() for x in inputs)
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+def test_second_derivatives():
+    inputs = (KEYS[:5].clone().requires_grad_(), QUERIES[:2].clone().requires_grad_())
+    assert torch.autograd.gradgradcheck(lambda k, q: ops.cosine_surprise(k, q)[0], inputs)
+    assert torch.autograd.gradgradcheck(lambda k, q: ops.cosine_moments(k, q), inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradient_of_lower_precision_is_that_of_float64(dtype):
+    keys, queries = KEYS.to(dtype), QUERIES.to(dtype)
+    grads = []
+    for wide in (dtype, torch.float64):
+        leaves = [x.to(wide, copy=True).requires_grad_() for x in (keys, queries)]
+        scores, mean, std = ops.cosine_surprise(*leaves)
+        (scores[:, 0].square().sum() + mean.sum() + 3 * std.sum()).backward()
+        assert all(x.grad.dtype == x.dtype for x in leaves)
+        grads.append([x.grad.double() for x in leaves])
+    for got, want in zip(*grads, strict=True):
+        scale = want.abs().max().item()
+        torch.testing.assert_close(got, want, rtol=0, atol=scale * (1e-4 if dtype == torch.float32 else 2e-2))
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_no_gradient_is_nan_where_nothing_spreads(name):
+    for keys in (KEYS[:1], KEYS[:1].expand(4, -1), torch.zeros(4, 9).double()):
+        leaves = [x.clone().requires_grad_() for x in (keys, QUERIES)]
+        mean, std = ops.cosine_moments(*leaves)
+        out = call(name, *leaves, mean.detach(), std.detach())
+        sum(x.sum() for x in (out if isinstance(out, tuple) else (out,))).backward()
+        assert all(x.grad is None or not x.grad.isnan().any() for x in leaves)
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_compile_without_graph_breaks(name):
+    keys, queries = KEYS.float(), QUERIES.float()
+
+    def function(keys, queries):
+        out = call(name, keys, queries, MEAN, STD)
+        return out[0] * 2 if isinstance(out, tuple) else out * 2
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (12, 7):
+        assert torch.equal(compiled(keys[:n], queries), function(keys[:n], queries))
+
+
+def test_inductor():
+    keys, queries = KEYS.float(), QUERIES.float()
+    compiled = torch.compile(lambda k, q: ops.cosine_surprise(k * 2, q)[0] + 1, fullgraph=True)
+    torch.testing.assert_close(compiled(keys, queries), ops.cosine_surprise(keys, queries)[0] + 1)
+
+
+def test_export_with_any_number_of_documents(tmp_path):
+    class Scores(torch.nn.Module):
+        def forward(self, keys, queries):
+            return ops.cosine_surprise(keys, queries)[0]
+
+    documents = torch.export.Dim("documents", min=2)
+    program = torch.export.export(
+        Scores(), (KEYS.float(), QUERIES.float()), dynamic_shapes=({0: documents}, {}), strict=False
+    )
+    torch.export.save(program, tmp_path / "scores.pt2")
+    loaded = torch.export.load(tmp_path / "scores.pt2").module()
+    for n in (12, 7):
+        assert torch.equal(loaded(KEYS[:n].float(), QUERIES.float()), Scores()(KEYS[:n].float(), QUERIES.float()))
+
+
+def test_meta_tensors_give_shapes():
+    keys, queries = torch.empty(7, 9, device="meta", dtype=torch.bfloat16), torch.empty(5, 9, device="meta")
+    scores, mean, std = ops.cosine_surprise(keys, queries)
+    assert (scores.shape, scores.dtype, mean.shape, std.dtype) == ((7, 5), torch.float32, (5,), torch.float64)
+    values, indices = ops.surprise_topk(keys, queries, mean, std, 2)
+    assert (values.shape, indices.dtype) == ((7, 2), torch.int64)
+
+
+BAD = {
+    "keys must have shape": (torch.zeros(3), QUERIES),
+    "keys must be a torch.Tensor": ([[1.0]], QUERIES),
+    "keys must have a floating dtype": (torch.zeros(3, 9, dtype=torch.int64), QUERIES),
+    "queries must have a floating dtype": (KEYS, torch.zeros(3, 9, dtype=torch.bool)),
+    "keys have 8 dimensions but queries have 9": (KEYS[:, :8], QUERIES),
+    "keys are on cpu but queries are on meta": (KEYS, QUERIES.to("meta")),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_errors_name_the_argument(message):
+    for function in (ops.cosine_surprise, lambda k, q: ops.surprise_topk(k, q, MEAN, STD, 1)):
+        with pytest.raises((ValueError, TypeError), match=message):
+            function(*BAD[message])
+
+
+def test_errors_of_options():
+    with pytest.raises(ValueError, match="output must be one of"):
+        ops.cosine_surprise(KEYS, QUERIES, output="probability")
+    with pytest.raises(ValueError, match="impl must be one of"):
+        ops.cosine_surprise(KEYS, QUERIES, impl="triton")
+    with pytest.raises(ValueError, match=r"k must be between 1 and the 5 queries, got 6"):
+        ops.surprise_topk(KEYS, QUERIES, MEAN, STD, 6)
+    with pytest.raises(ValueError, match=r"std must have shape \(5,\)"):
+        ops.surprise_from_moments(KEYS, QUERIES, MEAN, STD[:3])
+    with pytest.raises(ValueError, match=r"scatter must be float64 of shape \(9, 9\)"):
+        ops.ensemble_update(torch.zeros(()).double(), MEAN.new_zeros(9), torch.zeros(9, 8).double(), KEYS)
+
+
+def test_an_empty_call_leaves_the_next_one_alone():
+    want = ops.cosine_surprise(KEYS, QUERIES)
+    ops.cosine_surprise(KEYS[:0], QUERIES)
+    ops.cosine_surprise(KEYS, QUERIES[:0])
+    for got, expected in zip(ops.cosine_surprise(KEYS, QUERIES), want, strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_mixed_dtypes_meet_in_the_wider():
+    scores, _, _ = ops.cosine_surprise(KEYS.half(), QUERIES.float())
+    torch.testing.assert_close(scores, ops.cosine_surprise(KEYS.half().float(), QUERIES.float())[0])
