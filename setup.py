@@ -234,7 +234,9 @@ def missing() -> str | None:
     if find_ninja() is None:
         return "ninja: pip install ninja"
     if find_cxx() is None:
-        return f"a C++ compiler: install g++, or correct CXX={os.environ.get('CXX', '')}"
+        return "a C++ compiler: " + (
+            f"CXX={os.environ['CXX']} does not exist" if os.environ.get("CXX") else "install g++"
+        )
     return None
 
 
