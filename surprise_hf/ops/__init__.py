@@ -17,6 +17,9 @@ A query with sigma_q = 0 (one document, identical documents, zero vectors) has z
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -75,7 +78,7 @@ def _check_output(output: str) -> None:
         raise ValueError(f"output must be one of {OUTPUTS}, got {output!r}")
 
 
-def _backend(name: str, impl: str):
+def _backend(name: str, impl: str) -> Callable[..., Any]:
     if impl == "auto":
         return getattr(torch.ops.surprise_hf, name)
     if impl == "reference":

@@ -60,12 +60,14 @@ def load() -> None:
     global _definitions
     if _info:
         return
-    path, reason = (None, "SURPRISE_HF_REFERENCE is set")
+    path: str | None = None
+    reason: str | None = "SURPRISE_HF_REFERENCE is set"
+    cuda_path: str | None = None
+    cuda_reason: str | None = "this torch has no CUDA"
     if os.environ.get("SURPRISE_HF_REFERENCE", "0") in ("", "0"):
         path, reason = _load("_C")
         if path is None:
             warnings.warn(f"{reason}. {HOW_TO_BUILD}", RuntimeWarning, stacklevel=3)
-    cuda_path, cuda_reason = None, "this torch has no CUDA"
     if torch.version.cuda:
         cuda_path, cuda_reason = _load("_C_cuda") if path else (None, "_C is not loaded")
     _definitions = torch.library.Library(_autograd.NAMESPACE, "FRAGMENT")
