@@ -74,7 +74,8 @@ def test_product_gives_cosines_and_their_moments(bodies, shape, dtype):
     np.testing.assert_allclose(shift, want[0], rtol=0, atol=1e-7)
     for tiles in (1, 2):
         psi, partial = bodies.product(dtype, keys, queries, scale, shift, True, tiles)
-        np.testing.assert_allclose(psi, want, rtol=0, atol=5e-7)
+        # 16-bit types: one float32 sum per cosine, as the tensor core keeps it
+        np.testing.assert_allclose(psi, want, rtol=0, atol=5e-7 if dtype == "float32" else 2e-6)
         mean, std = bodies.finish_f32(partial, len(want), shift)
         np.testing.assert_allclose(mean, psi.astype(np.float64).mean(0), rtol=0, atol=1e-14)
         sigma = psi.astype(np.float64).std(0)
@@ -204,7 +205,7 @@ def test_centring_and_merging_a_batch(bodies, n, d):
 @given(st.floats(-40, 40, width=32))
 def test_normal_cdf(bodies, z):
     want = special.ndtr(z)
-    assert abs(bodies.normal_cdf(z) - want) <= max(2e-7 * want, 1.2e-38)
+    assert abs(bodies.normal_cdf(z) - want) <= max(4e-7 * want, 1.2e-38)
 
 
 @given(st.floats(-1e3, 1e3))

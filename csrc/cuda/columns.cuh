@@ -1,0 +1,140 @@
+// Work on the columns of a tile of similarities: moments, scores, and the ordered reduction of moment sums.
+#pragma once
+
+#include "cuda/element.h"
+
+namespace surprise_hf {
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A thread owns one column and every `step`-th row from `row`, so that its column's constants stay in registers, memory
+// is touched in order, and every sum has a fixed order.
+struct Strip {
+  int col, row, step;
+  bool idle;
+
+  SHF_BLOCK Strip(int thread, int threads, int cols)
+      : col(thread % cols), row(thread / cols), step(threads / cols), idle(thread >= step * cols) {}
+};
+
+// Sums of (psi - shift) and its square.
+struct alignas(16) Sums {
+  double sum, sum_sq;
+
+  SHF_BLOCK void add(double x) { sum += x, sum_sq += x * x; }
+  SHF_BLOCK void add(const Sums& other) { sum += other.sum, sum_sq += other.sum_sq; }
+};
+
+// Adds the sums of a column's strips in strip order and writes one result per column. Shared memory: threads Sums.
+template <class Block>
+SHF_BLOCK void reduce_strips(Block& block, const Strip& strip, int cols, Sums sums, Sums* scratch, Sums* out) {
+  if (!strip.idle) scratch[strip.row * cols + strip.col] = sums;
+  block.sync();
+  if (!strip.idle && strip.row == 0) {
+    for (int s = 1; s < strip.step; ++s) sums.add(scratch[s * cols + strip.col]);
+    out[strip.col] = sums;
+  }
+}
+
+// --- moment sums of groups of rows -> moments --------------------------------------------------------------------
+
+template <class T>
+struct FinishArgs {
+  const Sums* partial;  // (groups, m)
+  int64_t groups, m;
+  double count;      // rows behind the sums
+  const T* shift;    // (m)
+  double *mean, *std;  // (m)
+  Column<T>* columns;  // (m), ready for standardising
+};
+
+constexpr int kFinishColumns = 8;
+
+template <class Block, class T>
+SHF_BLOCK void finish_body(Block& block, const FinishArgs<T>& args) {
+  const int64_t first = block.index() * kFinishColumns;
+  const int64_t left = args.m - first;
+  const int cols = left < kFinishColumns ? static_cast<int>(left) : kFinishColumns;
+  const Strip strip(block.thread(), block.threads(), cols);
+  Sums sums{0, 0};
+  if (!strip.idle) {
+    const Sums* p = args.partial + first + strip.col;
+#pragma unroll 4
+    for (int64_t g = strip.row; g < args.groups; g += strip.step) sums.add(p[g * args.m]);
+  }
+  Sums* scratch = reinterpret_cast<Sums*>(block.shared());
+  Sums* total = scratch + block.threads();
+  reduce_strips(block, strip, cols, sums, scratch, total);
+  if (strip.idle || strip.row != 0) return;
+  const int64_t q = first + strip.col;
+  const Sums all = total[strip.col];
+  const Moments moments = finish_moments<T>(args.count, static_cast<double>(args.shift[q]), all.sum, all.sum_sq);
+  args.mean[q] = moments.mean, args.std[q] = moments.std;
+  args.columns[q] = make_column<T>(moments.mean, moments.std);
+}
+
+// --- known moments -> columns ready for standardising -----------------------------------------------------------------
+
+template <class T>
+struct ColumnsArgs {
+  const double *mean, *std;  // (m)
+  int64_t m;
+  Column<T>* columns;  // (m)
+};
+
+template <class Block, class T>
+SHF_BLOCK void columns_body(Block& block, const ColumnsArgs<T>& args) {
+  const int64_t q = block.index() * block.threads() + block.thread();
+  if (q < args.m) args.columns[q] = make_column<T>(args.mean[q], args.std[q]);
+}
+
+// --- one sweep over a matrix in memory: sums of it, or scores in place -----------------------------------------------
+
+template <class T>
+struct SweepArgs {
+  T* psi;  // (n, m); overwritten where columns are given
+  int64_t n, m;
+  int rows_per_block;
+  const Column<T>* columns;  // (m): score in place. Null: sum instead
+  Output output;
+  Sums* partial;  // (row blocks, m), shifted by row 0
+};
+
+constexpr int kSweepColumns = 256;  // columns of a block, and its threads
+constexpr int kSweepBatch = 4;      // loads under way per thread
+
+template <class Block, class T>
+SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
+  const int64_t across = (args.m + kSweepColumns - 1) / kSweepColumns;
+  const int64_t first_col = block.index() % across * kSweepColumns, group = block.index() / across;
+  const int64_t left = args.m - first_col, first_row = group * args.rows_per_block;
+  const int cols = left < kSweepColumns ? static_cast<int>(left) : kSweepColumns;
+  const int rows = args.n - first_row < args.rows_per_block ? static_cast<int>(args.n - first_row) : args.rows_per_block;
+  const Strip strip(block.thread(), block.threads(), cols);
+  const int64_t q = first_col + strip.col;
+  T* psi = args.psi + first_row * args.m + q;
+  if (args.columns != nullptr) {
+    if (strip.idle) return;
+    const Column<T> column = args.columns[q];
+    for (int r = strip.row; r < rows; r += kSweepBatch * strip.step) {
+      T x[kSweepBatch];
+#pragma unroll
+      for (int i = 0; i < kSweepBatch; ++i)
+        if (r + i * strip.step < rows) x[i] = psi[(r + i * strip.step) * args.m];
+#pragma unroll
+      for (int i = 0; i < kSweepBatch; ++i)
+        if (r + i * strip.step < rows)
+          psi[(r + i * strip.step) * args.m] = from_z(x[i], standardize(x[i], column), args.output);
+    }
+    return;
+  }
+  Sums sums{0, 0};
+  if (!strip.idle) {
+    const T shift = args.psi[q];
+    for (int r = strip.row; r < rows; r += strip.step) sums.add(static_cast<double>(psi[r * args.m]) - shift);
+  }
+  reduce_strips(block, strip, cols, sums, reinterpret_cast<Sums*>(block.shared()),
+                args.partial + group * args.m + first_col);
+}
+
+}  // namespace surprise_hf
