@@ -96,12 +96,20 @@ def test_identical_documents_have_no_deviation(n: int, scale: float) -> None:
     assert mean[0] == pytest.approx(1.0, abs=1e-6)
 
 
-def test_same_direction_at_other_lengths_is_the_same_document() -> None:
-    x = rows(1) * torch.tensor([[1.0], [3.0], [0.1], [7e10]])  # unit rows differ in the last bits only
+def stretched() -> Tensor:
+    """One document at several lengths: the unit rows differ in their last float32 bits only."""
+    return rows(1) * torch.tensor([[1.0], [3.0], [0.1], [7e10]])
+
+
+def test_same_direction_at_other_lengths_is_the_same_document(tmp_path: Path) -> None:
     ens = Ensemble(12)
-    for row in x:
+    for row in stretched():
         ens.update(row[None])
-    assert (ens.moments(rows(5, seed=2))[1] == 0).all()
+    ens.save(tmp_path / "e")
+    # float64 queries do not make float32 documents finer
+    for twin in (ens, Ensemble(12).merge(ens), Ensemble.load(tmp_path / "e")):
+        for dtype in (torch.float32, torch.float64):
+            assert (twin.moments(rows(5, seed=2, dtype=dtype))[1] == 0).all()
 
 
 def test_zero_documents_zero_rows_and_zero_queries_give_zeros() -> None:
@@ -379,6 +387,7 @@ def _rank(rank: int, folder: str) -> None:
     ens.all_reduce().save(f"{folder}/rank{rank}")
     few = Ensemble(12, seed=rank).update(shards[rank][: 5 * rank])  # rank 0 has nothing
     few.all_reduce().save(f"{folder}/few{rank}")
+    Ensemble(12).update(stretched()[2 * rank :][:2]).all_reduce().save(f"{folder}/same{rank}")
     try:
         Ensemble(12 + rank).all_reduce()
     except ValueError as error:
@@ -400,5 +409,6 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
     few = [Ensemble.load(tmp_path / f"few{rank}") for rank in range(2)]
     assert sorted(few[0].reservoir.tolist()) == sorted(few[1].reservoir.tolist()) == sorted(rows(130)[90:95].tolist())
     for rank in range(2):
+        assert (Ensemble.load(tmp_path / f"same{rank}").moments(rows(5, dtype=torch.float64))[1] == 0).all()
         message = (tmp_path / f"error{rank}").read_text(encoding="utf-8")
         assert message.startswith("the ranks' ensembles differ in (dim, normalize, reservoir): [(12,")

@@ -569,6 +569,15 @@ def test_refinement_without_deviation_is_finite(documents: Tensor) -> None:
     assert torch.isfinite(surprise(documents, queries, refine=5)).all()
 
 
+def test_refinement_survives_an_outlier_too_small_to_count() -> None:
+    """Among many equal documents one lies outside rounding, but leaves sigma within it: its z is infinite."""
+    documents = torch.eye(4)[:1].repeat(10_000, 1)
+    documents[7, 1] = 5e-6
+    queries = torch.eye(4)[:2]
+    assert FittedLabels.fit(queries, documents).z(documents)[7].tolist() == [0, math.inf]
+    assert torch.isfinite(refine_labels(queries, documents, 3)).all()
+
+
 # --- sizes, types, errors ----------------------------------------------------------------------------------------
 
 
