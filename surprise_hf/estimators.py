@@ -18,7 +18,7 @@ from .ensemble import compute_dtype, sigma_floor
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ESTIMATORS = ("gaussian", "quantile", "empirical")
-BLOCK = 1 << 22  # elements: 16 MiB in float32
+BLOCK = 1 << 20  # elements: 8 MiB in float64, and a handful of temporaries of that size
 
 Blocks = Callable[[], Iterator[Tensor]]
 
