@@ -64,7 +64,7 @@ def text_of(row: Any, index: int) -> str | None:
         return row
     if isinstance(row, str):  # numpy.str_ and other subclasses
         return str(row)
-    if (isinstance(row, float) and row != row) or type(row).__name__ in ("NAType", "NaTType"):
+    if (isinstance(row, numbers.Real) and row != row) or type(row).__name__ in ("NAType", "NaTType"):
         return None
     hint = ""
     if isinstance(row, dict):

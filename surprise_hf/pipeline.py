@@ -393,19 +393,28 @@ class _Call:
 
     def _warn_if_small(self, documents: int) -> None:
         options = {**self._stored_options(), **self.options}
-        if self.pipe._warned or options.get("weight") is not None:  # noqa: SLF001 (made for this pipeline alone)
-            return
-        weight = crossover_weight(documents, None, options.get("n_cross", 1000))
-        if weight < SMALL_WEIGHT:
-            self.pipe._warned = True  # noqa: SLF001
+        given = options.get("weight")
+        weight = crossover_weight(documents, given, options.get("n_cross", 1000))
+        advice = (
+            "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind, or fix"
+            " surprise_weight (1 = surprise, 0 = similarity)"
+        )
+        if given is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
-            warnings.warn(
+            message = (
                 f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
-                f" the plain similarity the other {1 - weight:.3f}. For more, pass ensemble=..., call"
-                " pipe.fit_ensemble(documents) once with texts of this kind, or fix surprise_weight (1 = surprise,"
-                " 0 = similarity)",
-                stacklevel=2,
+                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}"
             )
+        elif weight > 0 and documents == 1:
+            message = (
+                f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
+                f" 0.5. Instead, {advice}"
+            )
+        else:
+            return
+        if not self.pipe._warned:  # noqa: SLF001 (made for this pipeline alone)
+            self.pipe._warned = True  # noqa: SLF001
+            warnings.warn(message, stacklevel=2)
 
     def rank(
         self, fitted: FittedLabels, labels: Sequence[Label], emb: Tensor, rows: Sequence[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 # Before any Hugging Face library is imported: a test that reaches for the network fails instead of waiting.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-WORDS = (
-    "this matter is about a the of and to in on sport sports ball game team win goal match player coach politics vote"
-    " law minister election party state money market stock bank price trade profit loss science star planet cell gene"
-    " physics data food bread soup cheese cook taste rain sun snow wind cloud warm cold dog cat horse bird fish music"
-    " song guitar piano stage band red green blue one two three four five six seven eight nine query passage"
-).split()
+WORDS = """
+this matter is about a the of and to in on sport sports ball game team win goal match player coach politics
+vote law minister election party state money market stock bank price trade profit loss science star planet
+cell gene physics data food bread soup cheese cook taste rain sun snow wind cloud warm cold dog cat horse
+bird fish music song guitar piano stage band red green blue one two three four five six seven eight nine
+query passage
+""".split()  # noqa: SIM905 (readable)
 
 
 def make_bert(folder: Path, *, seed: int = 0, hidden: int = 32, max_length: int | None = 64) -> Path:
@@ -54,6 +56,12 @@ def make_bert(folder: Path, *, seed: int = 0, hidden: int = 32, max_length: int 
     )
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def bert_factory() -> Callable[..., Path]:
+    """`make_bert`, for tests that need an encoder of their own."""
+    return make_bert
 
 
 @pytest.fixture(scope="session")

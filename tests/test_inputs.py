@@ -1,0 +1,205 @@
+"""Documents, labels and templates in every form that people pass them in."""
+
+from __future__ import annotations
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers.pipelines.pt_utils import KeyDataset
+
+from surprise_hf import inputs
+
+TEXTS = ["a", "b", "c"]
+
+
+class Endless(torch.utils.data.Dataset):
+    """A map-style dataset that never raises IndexError, as many don't."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return TEXTS[i % 3]
+
+
+class Streaming(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(TEXTS)
+
+
+TABLE = datasets.Dataset.from_dict({"text": TEXTS, "label": [0, 1, 2]})
+
+CONTAINERS = {
+    "list": (TEXTS, False),
+    "tuple": (tuple(TEXTS), False),
+    "series": (pd.Series(TEXTS, index=[7, 3, 5]), False),
+    "index": (pd.Index(TEXTS), False),
+    "array of str": (np.array(TEXTS), False),
+    "array of objects": (np.array(TEXTS, dtype=object), False),
+    "dict values": ({1: "a", 2: "b", 3: "c"}.values(), False),
+    "column": (TABLE["text"], False),
+    "dataset of one column": (TABLE.select_columns("text"), False),
+    "key dataset": (KeyDataset(TABLE, "text"), True),
+    "torch dataset": (Endless(), True),
+    "torch stream": (Streaming(), True),
+    "generator": (lambda: (t for t in TEXTS), True),
+    "iterator": (lambda: iter(TEXTS), True),
+    "map": (lambda: map(str, TEXTS), True),
+    "iterable dataset": (TABLE.select_columns("text").to_iterable_dataset(), True),
+    "iterable column": (TABLE.to_iterable_dataset()["text"], True),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_all_rows_in_order(kind):
+    documents, is_stream = CONTAINERS[kind]
+    documents = (
+        documents() if callable(documents) and not isinstance(documents, torch.utils.data.Dataset) else documents
+    )
+    assert inputs.is_stream(documents) is is_stream
+    found = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(documents))]
+    assert found == TEXTS
+    assert {type(text) for text in found} == {str}
+
+
+def test_a_string_is_one_document():
+    assert list(inputs.iterate("abc")) == ["abc"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (pd.DataFrame({"text": TEXTS}), "DataFrame"),
+        ({"text": TEXTS}, "dict"),
+        ({"a", "b"}, "set"),
+        (np.array([TEXTS]), r"\(1, 3\)"),
+        (3, "got int"),
+        (b"abc", "got bytes"),
+    ],
+)
+def test_what_is_no_sequence_of_texts_is_refused(documents, message):
+    with pytest.raises(ValueError, match=message):
+        inputs.iterate(documents)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT])
+def test_missing_values_are_blank(missing):
+    assert inputs.text_of(missing, 0) is None
+    assert inputs.is_blank(inputs.text_of(missing, 0))
+
+
+def test_blank_means_no_visible_character():
+    assert [inputs.is_blank(text) for text in ("", "  ", "\n\t\u00a0", ".", " a ")] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (5, "document 4 must be a string, got int"),
+        (2.5, "document 4 must be a string, got float"),
+        (b"x", "document 4 .* bytes; decode"),
+        (["x"], "document 4 .* got list"),
+        ({"text": "x", "label": 1}, r"document 4 .*'text', 'label': pass one column"),
+    ],
+)
+def test_a_wrong_type_names_the_row(row, message):
+    with pytest.raises(ValueError, match=message):
+        inputs.text_of(row, 4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["x", " y "], ["x", "y"]),
+        (("x", "y"), ["x", "y"]),
+        ({"y", "x", "a"}, ["a", "x", "y"]),
+        (frozenset({"y", "x"}), ["x", "y"]),
+        ({"y": 1, "x": 2}, ["y", "x"]),
+        ({"y": 1, "x": 2}.keys(), ["y", "x"]),
+        ("x, y ,z,", ["x", "y", "z"]),
+        ("x", ["x"]),
+        ([3, 1], [3, 1]),
+        (np.array([3, 1]), [3, 1]),
+        (range(2), [0, 1]),
+        (pd.Series(["x", "y"], index=[4, 2]), ["x", "y"]),
+        (pd.Index(["x", "y"]), ["x", "y"]),
+        (np.array(["x", "y"]), ["x", "y"]),
+        (datasets.ClassLabel(names=["x", "y"]), ["x", "y"]),
+        (["a, b", "c"], ["a, b", "c"]),
+        (["a {} b", "{0}", "}{"], ["a {} b", "{0}", "}{"]),
+    ],
+)
+def test_labels(labels, expected):
+    found = inputs.as_labels(labels)
+    assert found == expected
+    assert {type(label) for label in found} <= {str, int}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([], "empty"),
+        ("", "empty"),
+        (" , ", "empty"),
+        (["a", " "], r"\[1\] is blank"),
+        (["a", None], r"\[1\] must be a string or an integer, got NoneType"),
+        (["a", 1.5], r"\[1\] .* got float"),
+        (["sports", "b", "sports "], "0 and 2 are both 'sports'"),
+        (["1", 1], "0 and 1 are both '1'"),
+        ("a,a", "0 and 1"),
+        (7, "got int"),
+    ],
+)
+def test_ambiguous_labels_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        inputs.as_labels(labels)
+
+
+def test_labels_that_differ_in_case_only_stay_and_warn():
+    with pytest.warns(UserWarning, match="'Sports' and 'sports' differ in case only"):
+        assert inputs.as_labels(["Sports", "sports "]) == ["Sports", "sports"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([["a"], ["b", "c"]], True),
+        ((("a",), {"b"}), True),
+        (["a", "b"], False),
+        ("a,b", False),
+        ({"a": 1}, False),
+        ([1, 2], False),
+        (datasets.ClassLabel(names=["x"]), False),
+    ],
+)
+def test_labels_per_document_are_told_apart(labels, expected):
+    assert inputs.is_per_document(labels) is expected
+
+
+def test_hypotheses_take_labels_as_they_are():
+    assert inputs.hypotheses(["{}", "a, b", 3, "{x}"], "it is {}!") == [
+        "it is {}!",
+        "it is a, b!",
+        "it is 3!",
+        "it is {x}!",
+    ]
+    assert inputs.hypotheses(["x"], "{}") == ["x"]
+
+
+@pytest.mark.parametrize("template", ["no slot", "", "{} and {}", "{label}", "{0}", "{{}}", "{} {", "{} {x}"])
+def test_a_template_without_exactly_one_slot_is_refused(template):
+    with pytest.raises(ValueError, match="exactly once"):
+        inputs.hypotheses(["x"], template)
+
+
+def test_a_template_that_is_no_string_is_refused():
+    with pytest.raises(ValueError, match="must be a string, got list"):
+        inputs.check_template(["{}"])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])
+def test_positive_int_names_the_argument(value):
+    with pytest.raises(ValueError, match="top_k must be a positive integer"):
+        inputs.positive_int("top_k", value)

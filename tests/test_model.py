@@ -1,0 +1,355 @@
+"""SurpriseModel: the same encoder, and what it carries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from surprise_hf import Ensemble, SurpriseModel
+from surprise_hf import model as model_module
+
+DOCUMENTS = [
+    f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat") for c in ("vote", "gene")
+]
+LABELS = ["sport", "money", "animal"]
+
+
+def load(path: Path, **kwargs) -> SurpriseModel:
+    return SurpriseModel.from_pretrained(path, device="cpu", **kwargs)
+
+
+def fitted(path: Path, **options) -> SurpriseModel:
+    return load(path).fit_ensemble(DOCUMENTS).set_labels(LABELS, **options)
+
+
+def plain(path: Path, **kwargs) -> SentenceTransformer:
+    return SentenceTransformer(str(path), device="cpu", **kwargs)
+
+
+# --- the encoder -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["st_path", "bert_path", "minilm_path"])
+def test_embeddings_are_those_of_sentence_transformers(kind, request):
+    path = request.getfixturevalue(kind)
+    emb, cut = load(path).embed(DOCUMENTS)
+    np.testing.assert_array_equal(emb.numpy(), plain(path).encode(DOCUMENTS))
+    assert cut == 0
+    assert emb.dtype == torch.float32
+    assert not emb.is_inference()
+
+
+def test_a_repository_without_modules_json_gets_mean_pooling(bert_path):
+    model = load(bert_path)
+    tokens = model.tokenizer(["dog cat sport"], return_tensors="pt")
+    with torch.no_grad():
+        hidden = model.transformers_model(**tokens).last_hidden_state
+    torch.testing.assert_close(model.embed(["dog cat sport"])[0], hidden.mean(dim=1))
+
+
+def test_dense_layer_and_bfloat16_weights(bert_path, tmp_path):
+    """As sentence-t5 has them: pooling, a projection to another dimension, normalising, in half precision."""
+    torch.manual_seed(0)
+    encoder = Transformer(str(bert_path))
+    parts = [encoder, Pooling(32), Dense(32, 12, activation_function=torch.nn.Tanh()), Normalize()]
+    SentenceTransformer(modules=parts, device="cpu").bfloat16().save_pretrained(str(tmp_path))
+    model = load(tmp_path)
+    reference = plain(tmp_path)
+    assert model.dtype == reference.dtype == torch.bfloat16
+    assert model.dim == 12
+    emb, _ = model.embed(DOCUMENTS)
+    np.testing.assert_array_equal(emb.numpy(), reference.encode(DOCUMENTS))
+    assert torch.isfinite(model.fit_ensemble(DOCUMENTS).set_labels(LABELS).fitted.score(emb)).all()
+
+
+def test_stored_prompt_is_used_on_both_sides(bert_path, tmp_path):
+    prompts = {"query": "query: ", "passage": "passage: "}
+    plain(bert_path, prompts=prompts, default_prompt_name="query").save_pretrained(str(tmp_path))
+    bare, model = plain(bert_path), load(tmp_path)
+    np.testing.assert_array_equal(model.embed(["dog"])[0].numpy(), bare.encode(["query: dog"]))
+    vectors = model.label_vectors(["dog"], "this is {}").numpy()
+    np.testing.assert_array_equal(vectors, bare.encode(["query: this is dog"]))
+
+
+def test_truncated_dimensions(st_path):
+    model = load(st_path, truncate_dim=8)
+    assert model.dim == 8
+    np.testing.assert_array_equal(model.embed(["dog"])[0].numpy(), plain(st_path).encode(["dog"])[:, :8])
+    assert model.fit_ensemble(DOCUMENTS).ensemble.dim == 8
+
+
+def test_from_pretrained_speaks_transformers(st_path, tmp_path):
+    model = load(
+        st_path, dtype="float16", revision="main", token=False, trust_remote_code=None, attn_implementation="eager"
+    )
+    assert model.dtype == torch.float16
+    assert model.config._attn_implementation == "eager"
+    with pytest.raises(OSError, match="nowhere"):
+        load(tmp_path / "nowhere" / "at" / "all")
+
+
+def test_an_encoder_in_memory_shares_its_modules(st_path):
+    encoder = plain(st_path, prompts={"query": "query: "}, default_prompt_name="query")
+    model = SurpriseModel.from_encoder(encoder)
+    assert model[0] is encoder[0]
+    np.testing.assert_array_equal(model.embed(["dog"])[0].numpy(), encoder.encode(["dog"]))
+    assert SurpriseModel.from_encoder(model) is model
+
+
+def test_loaded_models_do_not_drop_out(st_path):
+    assert not load(st_path).training
+
+
+def test_texts_longer_than_the_window_are_counted(st_path):
+    model = load(st_path)  # 64 tokens, two of them special
+    texts = ["dog " * 62, "dog " * 63, "dog " * 10_000, "dog", "dog " * 62 + " " * 2000, "x" * 90, ""]
+    emb, cut = model.embed(texts)
+    assert cut == 3  # 63 and 10,000 words, and 90 letters, each a token; blanks are no token
+    np.testing.assert_array_equal(emb.numpy(), plain(st_path).encode(texts))
+
+
+def test_a_prompt_counts_towards_the_window(st_path):
+    model = load(st_path, prompts={"query": "query: "}, default_prompt_name="query")
+    assert model.embed(["dog " * 60])[1] == 0
+    assert model.embed(["dog " * 61])[1] == 1
+
+
+def test_a_tokenizer_without_limit_is_cut_at_the_positions_of_the_model(bert_factory, tmp_path):
+    model = load(bert_factory(tmp_path / "bert", max_length=None))
+    emb, cut = model.embed(["dog " * 10_000])
+    assert cut == 1
+    assert torch.isfinite(emb).all()
+
+
+def test_a_nan_embedding_names_row_and_text(st_path):
+    model = load(st_path)
+    with torch.no_grad():
+        model.transformers_model.embeddings.word_embeddings.weight[model.tokenizer.vocab["guitar"]] = torch.nan
+    with pytest.raises(ValueError, match=r"document 41 \('guitar music'\) is not finite, and 1 of 2"):
+        model.embed(["dog", "guitar music"], rows=[7, 41])
+    with pytest.raises(ValueError, match="document 3 "):
+        model.fit_ensemble(["dog", "", "cat", "guitar"])
+    assert model.ensemble is None
+
+
+# --- ensemble and labels ---------------------------------------------------------------------------------------------
+
+
+def test_fit_ensemble_is_the_ensemble_of_the_embeddings(st_path):
+    model = load(st_path).fit_ensemble((d for d in [*DOCUMENTS[:5], None, " ", *DOCUMENTS[5:]]), batch_size=1)
+    expected = Ensemble.from_embeddings(torch.from_numpy(plain(st_path).encode(DOCUMENTS)))
+    assert len(model.ensemble) == len(DOCUMENTS)
+    queries = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    for ours, theirs in zip(model.ensemble.moments(queries), expected.moments(queries), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_fit_ensemble_reads_more_than_one_chunk(st_path, monkeypatch):
+    monkeypatch.setattr(model_module, "CHUNK", 2)
+    model = load(st_path).fit_ensemble(DOCUMENTS, batch_size=5)
+    assert len(model.ensemble) == len(DOCUMENTS)
+    model.fit_ensemble(DOCUMENTS[:7], update=True)
+    assert len(model.ensemble) == len(DOCUMENTS) + 7
+    assert len(model.fit_ensemble(DOCUMENTS[:7]).ensemble) == 7
+
+
+def test_fit_ensemble_without_any_text(st_path):
+    with pytest.raises(ValueError, match="none of the documents has any text"):
+        load(st_path).fit_ensemble(["", None])
+
+
+def test_labels_fit_whichever_comes_first(st_path):
+    one = load(st_path).fit_ensemble(DOCUMENTS).set_labels(LABELS)
+    two = load(st_path).set_labels(LABELS).fit_ensemble(DOCUMENTS)
+    assert one.fitted.weight == two.fitted.weight == pytest.approx(np.tanh(len(DOCUMENTS) / 1000))
+    torch.testing.assert_close(one.fitted.mean, two.fitted.mean, rtol=0, atol=0)
+
+
+def test_a_refused_setting_changes_nothing(st_path):
+    model = fitted(st_path, weight=1.0)
+    before = model.fitted
+    for labels, template, options in (
+        (["a", "a"], None, {}),
+        (["a"], "no slot", {}),
+        (["a"], None, {"estimator": "x"}),
+    ):
+        with pytest.raises(ValueError, match=r"both 'a'|exactly once|estimator"):
+            model.set_labels(labels, template, **options)
+    assert model.fitted is before
+    assert (model.candidate_labels, model.hypothesis_template) == (LABELS, "this matter is {}")
+    assert model.fit_options == {"weight": 1.0}
+
+
+def test_an_ensemble_of_another_dimension_is_refused(st_path):
+    with pytest.raises(ValueError, match="7 dimensions, but this encoder gives 32"):
+        load(st_path).set_ensemble(Ensemble(7))
+
+
+def test_label_vectors_follow_the_weights(st_path):
+    model = load(st_path)
+    before = model.label_vectors(LABELS, "{}")
+    assert model.label_vectors(LABELS, "{}") is before
+    with torch.no_grad():
+        model.transformers_model.encoder.layer[1].output.dense.weight.add_(0.5)
+    assert not torch.equal(model.label_vectors(LABELS, "{}"), before)
+
+
+def test_to_linear_is_z(st_path):
+    model = fitted(st_path, weight=1.0)
+    emb, _ = model.embed(DOCUMENTS)
+    linear = model.to_linear()
+    assert [type(part).__name__ for part in linear] == ["UnitRows", "Linear"]
+    unit = torch.nn.functional.normalize(emb.double(), dim=1)
+    psi = unit @ torch.nn.functional.normalize(model.label_vectors(LABELS, "this matter is {}").double(), dim=1).T
+    expected = (psi - psi.mean(dim=0)) / psi.std(dim=0, correction=0)
+    torch.testing.assert_close(linear(emb).double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_to_linear_says_what_it_leaves_out(st_path):
+    with pytest.raises(ValueError, match="no labels are fitted"):
+        load(st_path).to_linear()
+    with pytest.warns(UserWarning, match=r"weight 0\.024"):
+        fitted(st_path).to_linear()
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    {"weight": 1.0},
+    {"n_cross": 100.0},
+    {"weight": 0.0},
+    {"weight": 1.0, "estimator": "quantile"},
+    {"weight": 0.7, "estimator": "empirical"},
+    {"weight": 1.0, "refine": 3},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_save_and_load_bit_for_bit(st_path, tmp_path, options):
+    model = fitted(st_path, **options)
+    folder = tmp_path / "a folder with spaces"
+    model.save_pretrained(folder)
+    again = load(folder)
+    assert (again.candidate_labels, again.hypothesis_template) == (LABELS, "this matter is {}")
+    assert again.fit_options == options
+    emb, _ = again.embed(DOCUMENTS[:1])
+    assert torch.equal(again.fitted.score(emb), model.fitted.score(model.embed(DOCUMENTS[:1])[0]))
+    assert torch.equal(again.ensemble.scatter, model.ensemble.scatter)
+    assert torch.equal(again.ensemble.reservoir, model.ensemble.reservoir)
+
+
+def test_the_saved_folder_is_a_plain_sentence_transformer(st_path, tmp_path):
+    model = fitted(st_path)
+    model.save_pretrained(tmp_path)
+    assert {path.name for path in (tmp_path / "surprise").iterdir()} == {
+        "config.json",
+        "ensemble.safetensors",
+        "labels.safetensors",
+    }
+    assert "surprise" not in (tmp_path / "modules.json").read_text()
+    assert (
+        json.loads((tmp_path / "config_sentence_transformers.json").read_text())["model_type"] == "SentenceTransformer"
+    )
+    suffixes = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".safetensors", ".txt", ".md"}  # no pickle
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = plain(tmp_path)
+    np.testing.assert_array_equal(again.encode(DOCUMENTS), plain(st_path).encode(DOCUMENTS))
+
+
+@pytest.mark.parametrize("state", ["labels", "ensemble"])
+def test_half_of_the_state_is_kept_too(st_path, tmp_path, state):
+    model = load(st_path)
+    model = model.set_labels([1, 2], "{}") if state == "labels" else model.fit_ensemble(DOCUMENTS)
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert again.candidate_labels == ([1, 2] if state == "labels" else None)
+    assert (again.ensemble is None) is (state == "labels")
+    assert again.fitted is None
+
+
+def test_saving_over_another_model_leaves_none_of_its_state(st_path, tmp_path):
+    fitted(st_path).save_pretrained(tmp_path)
+    load(st_path).save_pretrained(tmp_path)
+    assert load(tmp_path).ensemble is None
+    assert not list((tmp_path / "surprise").iterdir())
+
+
+def edit_config(folder: Path, **changes) -> None:
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value != "drop"}))
+
+
+def drop_probe(folder: Path) -> None:
+    tensors = load_file(folder / "labels.safetensors")
+    del tensors["probe"]
+    save_file(tensors, folder / "labels.safetensors")
+
+
+DAMAGE = {
+    "no json": (lambda f: (f / "config.json").write_text("{"), "Expecting"),
+    "a list": (lambda f: (f / "config.json").write_text("[]"), "not written by surprise_hf"),
+    "foreign json": (lambda f: (f / "config.json").write_text('{"a": 1}'), "not written by surprise_hf"),
+    "newer": (lambda f: edit_config(f, version=99), "newer than the 1 known here"),
+    "other dimension": (
+        lambda f: edit_config(f, dim=9, encoder="me/other"),
+        r"9 dimensions \(me/other\), and this one gives 32",
+    ),
+    "field missing": (lambda f: edit_config(f, candidate_labels="drop"), "'candidate_labels' is missing"),
+    "one label less": (lambda f: edit_config(f, candidate_labels=LABELS[:2]), "don't fit together"),
+    "bad template": (lambda f: edit_config(f, hypothesis_template="x"), "exactly once"),
+    "cut tensors": (lambda f: (f / "labels.safetensors").write_bytes(b"\x08\0\0"), "labels.safetensors is damaged"),
+    "no tensors": (lambda f: (f / "labels.safetensors").unlink(), "labels.safetensors is missing"),
+    "no probe": (drop_probe, "'probe' is missing"),
+    "no ensemble": (lambda f: (f / "ensemble.safetensors").unlink(), "ensemble.safetensors is missing"),
+    "cut ensemble": (lambda f: (f / "ensemble.safetensors").write_bytes(b"123456789"), "damaged"),
+    "other ensemble": (
+        lambda f: Ensemble.from_embeddings(torch.ones(2, 32)).save(f / "ensemble.safetensors"),
+        "holds 2 documents, not 24",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_or_foreign_file_is_a_clear_error(st_path, tmp_path, damage):
+    fitted(st_path).save_pretrained(tmp_path)
+    change, message = DAMAGE[damage]
+    change(tmp_path / "surprise")
+    with pytest.raises(ValueError, match=rf"surprise can't be used: .*{message}"):
+        load(tmp_path)
+
+
+def test_state_of_another_encoder_is_refused(st_path, other_bert_path, tmp_path):
+    fitted(st_path).save_pretrained(tmp_path / "one")
+    load(other_bert_path).save_pretrained(tmp_path / "other")
+    shutil.copytree(tmp_path / "one" / "surprise", tmp_path / "other" / "surprise")
+    with pytest.raises(ValueError, match="belongs to another encoder"):
+        load(tmp_path / "other")
+
+
+def test_another_dtype_is_the_same_encoder(st_path, tmp_path):
+    model = fitted(st_path, weight=1.0)
+    model.save_pretrained(tmp_path)
+    half = load(tmp_path, dtype=torch.bfloat16)
+    near = half.fitted.score(half.embed(DOCUMENTS)[0]) - model.fitted.score(model.embed(DOCUMENTS)[0])
+    assert near.abs().max() < 0.1
+
+
+def test_the_state_survives_deepcopy_and_moves(st_path):
+    import copy
+
+    model = copy.deepcopy(fitted(st_path))
+    assert model.candidate_labels == LABELS
+    assert torch.equal(model.to("cpu").fitted.mean, fitted(st_path).fitted.mean)
