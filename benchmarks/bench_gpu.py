@@ -14,6 +14,7 @@ import csv
 import math
 import subprocess
 import time
+from pathlib import Path
 
 import torch
 
@@ -54,7 +55,7 @@ def timed(calls, rounds, budget_ms):
     times = {name: [] for name in calls}
     for _ in range(rounds):
         for name, f in calls.items():
-            torch.cuda._sleep(2_000_000)  # about a millisecond: the queue fills while the GPU waits
+            torch.cuda._sleep(2_000_000)  # noqa: SLF001  about a millisecond: the queue fills while the GPU waits
             start.record()
             for i in range(repeat[name]):
                 f(i)
@@ -72,7 +73,29 @@ def copy_bandwidth():
     """GB/s of a large device copy, bytes read plus bytes written."""
     a = torch.randn(1 << 28, device="cuda")
     b = torch.empty_like(a)
-    return 2 * a.numel() * 4 / median(timed({"copy": lambda i: b.copy_(a)}, 10, 2)["copy"]) / 1e3
+    return 2 * a.numel() * 4 / median(timed({"copy": lambda _: b.copy_(a)}, 10, 2)["copy"]) / 1e3
+
+
+def make_sides(n, m, d, dtype, *, quick):
+    """The calls to time, {name: f(i)} with i choosing the input set."""
+    sets = max(1, min(4, (200 << 20) // (n * d * dtype.itemsize)))
+    keys = [torch.randn(n, d, device="cuda").to(dtype) for _ in range(sets)]
+    queries = torch.randn(m, d, device="cuda").to(dtype)
+    _, mean, std = ops.cosine_surprise(keys[0], queries)
+    torch.compiler.reset()
+    compiled = torch.compile(eager, dynamic=False)
+    sides = {
+        "op": lambda i: ops.cosine_surprise(keys[i % sets], queries),
+        "eager": lambda i: eager(keys[i % sets], queries),
+        "compile": lambda i: compiled(keys[i % sets], queries),
+        "product": lambda i: keys[i % sets] @ queries.T,
+        "moments": lambda i: ops.cosine_moments(keys[i % sets], queries),
+        "fitted": lambda i: ops.surprise_from_moments(keys[i % sets], queries, mean, std),
+        "top1": lambda i: ops.surprise_topk(keys[i % sets], queries, mean, std, 1),
+    }
+    if quick:
+        del sides["eager"], sides["compile"]
+    return sides
 
 
 def main():
@@ -94,24 +117,8 @@ def main():
     for name, dtype in DTYPES.items():
         for n, m, d in QUICK if args.quick else SHAPES:
             size = n * d * dtype.itemsize
-            sets = max(1, min(4, (200 << 20) // size))
-            keys = [torch.randn(n, d, device="cuda").to(dtype) for _ in range(sets)]
-            queries = torch.randn(m, d, device="cuda").to(dtype)
-            _, mean, std = ops.cosine_surprise(keys[0], queries)
-            torch._dynamo.reset()
-            compiled = torch.compile(eager, dynamic=False)
+            sides = make_sides(n, m, d, dtype, quick=args.quick)
             began = time.time()
-            sides = {
-                "op": lambda i: ops.cosine_surprise(keys[i % sets], queries),
-                "eager": lambda i: eager(keys[i % sets], queries),
-                "compile": lambda i: compiled(keys[i % sets], queries),
-                "product": lambda i: keys[i % sets] @ queries.T,
-                "moments": lambda i: ops.cosine_moments(keys[i % sets], queries),
-                "fitted": lambda i: ops.surprise_from_moments(keys[i % sets], queries, mean, std),
-                "top1": lambda i: ops.surprise_topk(keys[i % sets], queries, mean, std, 1),
-            }
-            if args.quick:
-                del sides["eager"], sides["compile"]
             times = timed(sides, args.rounds, 2)
             mid = {side: median(x) for side, x in times.items()}
             spread = times["op"][-2] / times["op"][1]
@@ -128,10 +135,9 @@ def main():
             for side, x in times.items():
                 records.append((gpu, torch.__version__, commit, name, n, m, d, side, median(x), x[1], x[-2], copy))
     if args.out:
-        with open(args.out, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow("gpu torch commit dtype n m d side median_us p10_us p90_us copy_gbps".split())
-            writer.writerows(records)
+        head = "gpu", "torch", "commit", "dtype", "n", "m", "d", "side", "median_us", "p10_us", "p90_us", "copy_gbps"
+        with Path(args.out).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([head, *records])
 
 
 if __name__ == "__main__":

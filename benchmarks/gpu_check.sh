@@ -29,7 +29,7 @@ step() { # name, command...: runs it, keeps its output, remembers a failure
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
   python3 -c 'import torch; print("torch", torch.__version__)'
   [ $build = 0 ] || step build python3 setup.py -q build_ext --inplace
-  step tests timeout 300 python3 -m pytest -q -x --maxfail=40 -p no:cacheprovider -rP tests/ops/test_cuda.py
+  step tests timeout 300 python3 -m pytest -q --maxfail=40 -p no:cacheprovider -rP tests/ops/test_cuda.py
   if [ $sanitizer = 1 ]; then
     for tool in memcheck racecheck; do
       step $tool timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 --kernel-name regex=surprise_hf \

@@ -38,21 +38,24 @@ struct DeviceBlock {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
 
-  // Nearest tf32 value.
-  __device__ __forceinline__ uint32_t tf32(float x) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
+  // Four matrices of 8 rows by 16 bytes: lane l gives the address of row l % 8 of matrix l / 8 and receives word l % 4
+  // of row l / 4 of each.
+  __device__ __forceinline__ void load_matrices(uint32_t* word, const Chunk* row) {
+    const uint32_t shared_address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                 : "r"(shared_address)
+                 : "memory");
   }
 
-  // c (16 x 8) += a (16 x 16 or 16 x 8) b, one warp, fragments laid out as the PTX manual has them for mma.m16n8k16
-  // (16-bit types) and mma.m16n8k8 (tf32).
-#define SHF_MMA(TAG, SHAPE)                                                                                         \
-  __device__ __forceinline__ void mma(TAG, float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,        \
-                                      uint32_t b0, uint32_t b1) {                                                   \
-    asm volatile("mma.sync.aligned." SHAPE " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                 \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                   \
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                           \
+  // c (16 x 8) += a (16 x 32 bytes) b (8 x 32 bytes), one warp: mma.m16n8k16 for 16-bit types, m16n8k8 for tf32. With
+  // (g, t) = (lane / 4, lane % 4): a = word t of rows g and g + 8, then word t + 4 of them; b = words t and t + 4 of
+  // row g; c = columns 2t and 2t + 1 of row g, then of row g + 8.
+#define SHF_MMA(TAG, SHAPE)                                                                         \
+  __device__ __forceinline__ void mma(TAG, float (&c)[4], const uint32_t* a, const uint32_t* b) {   \
+    asm volatile("mma.sync.aligned." SHAPE " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));               \
   }
   SHF_MMA(F16, "m16n8k16.row.col.f32.f16.f16.f32")
   SHF_MMA(BF16, "m16n8k16.row.col.f32.bf16.bf16.f32")

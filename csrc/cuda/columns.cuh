@@ -42,8 +42,8 @@ template <class T>
 struct FinishArgs {
   const Sums* partial;  // (groups, m)
   int64_t groups, m;
-  double count;      // rows behind the sums
-  const T* shift;    // (m)
+  double count;        // rows behind the sums
+  const T* shift;      // (m)
   double *mean, *std;  // (m)
   Column<T>* columns;  // (m), ready for standardising
 };
@@ -68,12 +68,14 @@ SHF_BLOCK void finish_body(Block& block, const FinishArgs<T>& args) {
   if (strip.idle || strip.row != 0) return;
   const int64_t q = first + strip.col;
   const Sums all = total[strip.col];
-  const Moments moments = finish_moments<T>(args.count, static_cast<double>(args.shift[q]), all.sum, all.sum_sq);
+  const double shift = args.count > 0 ? static_cast<double>(args.shift[q]) : 0;  // without rows there is none to read
+  const Moments moments = finish_moments<T>(args.count, shift, all.sum, all.sum_sq);
   args.mean[q] = moments.mean, args.std[q] = moments.std;
   args.columns[q] = make_column<T>(moments.mean, moments.std);
 }
 
-// --- known moments -> columns ready for standardising -----------------------------------------------------------------
+// --- known moments -> columns ready for standardising
+// -----------------------------------------------------------------
 
 template <class T>
 struct ColumnsArgs {
@@ -109,7 +111,8 @@ SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
   const int64_t first_col = block.index() % across * kSweepColumns, group = block.index() / across;
   const int64_t left = args.m - first_col, first_row = group * args.rows_per_block;
   const int cols = left < kSweepColumns ? static_cast<int>(left) : kSweepColumns;
-  const int rows = args.n - first_row < args.rows_per_block ? static_cast<int>(args.n - first_row) : args.rows_per_block;
+  const int rows =
+      args.n - first_row < args.rows_per_block ? static_cast<int>(args.n - first_row) : args.rows_per_block;
   const Strip strip(block.thread(), block.threads(), cols);
   const int64_t q = first_col + strip.col;
   T* psi = args.psi + first_row * args.m + q;

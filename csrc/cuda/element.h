@@ -70,14 +70,15 @@ struct alignas(16) Chunk {
   }
 };
 
-// Sum of the squares of a chunk's elements, added to `sum` in float32.
+// Sum of the squares of a word's elements, added to `sum` in float32.
 template <class T>
-SHF_BLOCK float add_squares(float sum, const Chunk& c) {
-  T x[Chunk::kElements<T>];
-  memcpy(x, c.word, 16);
-#pragma unroll
-  for (int i = 0; i < Chunk::kElements<T>; ++i) sum = Lane<float>::fma(widen(x[i]), widen(x[i]), sum);
-  return sum;
+SHF_BLOCK float add_squares(float sum, uint32_t word) {
+  if constexpr (sizeof(T) == 4) {
+    return Lane<float>::fma(bits_to_float(word), bits_to_float(word), sum);
+  } else {
+    const float low = widen(T{static_cast<uint16_t>(word)}), high = widen(T{static_cast<uint16_t>(word >> 16)});
+    return Lane<float>::fma(high, high, Lane<float>::fma(low, low, sum));
+  }
 }
 
 }  // namespace surprise_hf

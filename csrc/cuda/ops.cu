@@ -19,8 +19,10 @@
 #include "cuda/scatter.cuh"
 #include "cuda/topk.cuh"
 
-// Declared by torch's header only under USE_CUDA, whose other declarations a binary for torch 2.10 must not touch.
+#if defined(__CUDACC__)
+// torch's header declares it only under USE_CUDA.
 extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
+#endif
 
 namespace surprise_hf {
 namespace {
@@ -28,36 +30,21 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int64_t kScratchBytes = 16 << 20;  // of moment sums, and of a top-k tile
 constexpr int64_t kMaxGroups = 2048;         // of rows with their own moment sums
 
 // --- plumbing ------------------------------------------------------------------------------------------------------
 
-#define SHF_KERNEL(NAME, BODY)                            \
-  template <class Args>                                   \
-  __global__ void __launch_bounds__(256) NAME(Args args) { \
-    DeviceBlock block;                                    \
-    BODY(block, args);                                    \
-  }
-SHF_KERNEL(prepare_kernel, prepare_body)
-SHF_KERNEL(unit_rows_kernel, unit_rows_body)
-SHF_KERNEL(finish_kernel, finish_body)
-SHF_KERNEL(columns_kernel, columns_body)
-SHF_KERNEL(sweep_kernel, sweep_body)
-SHF_KERNEL(topk_kernel, topk_body)
-SHF_KERNEL(centre_kernel, centre_body)
-SHF_KERNEL(merge_scatter_kernel, merge_scatter_body)
-SHF_KERNEL(merge_mean_kernel, merge_mean_body)
-#undef SHF_KERNEL
-
-template <class Args>
-void launch(void (*kernel)(Args), int64_t blocks, int shared_bytes, cudaStream_t stream, const Args& args) {
-  if (blocks == 0) return;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, shared_bytes, stream>>>(args);
-  check_cuda(cudaGetLastError(), "a kernel launch");
-}
+SHF_BODY(PrepareBody, prepare_body)
+SHF_BODY(UnitRowsBody, unit_rows_body)
+SHF_BODY(FinishBody, finish_body)
+SHF_BODY(ColumnsBody, columns_body)
+SHF_BODY(SweepBody, sweep_body)
+SHF_BODY(TopkBody, topk_body)
+SHF_BODY(CentreBody, centre_body)
+SHF_BODY(MergeScatterBody, merge_scatter_body)
+SHF_BODY(MergeMeanBody, merge_mean_body)
 
 Tensor call(const char* name, const char* overload, StableIValue* stack) {
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION));
@@ -69,9 +56,7 @@ Tensor mm(const Tensor& a, const Tensor& b) {
   return call("aten::mm", "", stack.data());
 }
 
-Tensor row_sum(const Tensor& x) {
-  return torch::stable::sum(x, std::array<int64_t, 1>{0}, false, ScalarType::Double);
-}
+Tensor row_sum(const Tensor& x) { return torch::stable::sum(x, std::array<int64_t, 1>{0}, false, ScalarType::Double); }
 
 Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
 
@@ -96,16 +81,38 @@ Output parse_output(const std::string& name) {
   return Output::kLogTail;
 }
 
-// One call: the operands made dense, the device made current, its stream.
-struct Call {
+#if defined(__CUDACC__)
+#define SHF_DISPATCH_KEY CUDA
+// Makes a tensor's device current for as long as it lives, and knows the stream to launch on.
+struct Place {
   torch::stable::accelerator::DeviceGuard guard;
+  Stream stream;
+
+  explicit Place(const Tensor& x) : guard(x.get_device_index()) {
+    void* current = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &current));
+    stream = static_cast<Stream>(current);
+  }
+};
+#else
+#define SHF_DISPATCH_KEY CPU
+struct Place {
+  Stream stream = nullptr;
+  explicit Place(const Tensor&) {}
+};
+#endif
+
+// One call: the operands made dense, on their device.
+struct Call {
+  Place place;
+  Stream stream;
   Tensor keys, queries;
   int64_t n, m, dim;
   bool normalize;
-  cudaStream_t stream;
 
   Call(const Tensor& k, const Tensor& q, bool normalize)
-      : guard(k.get_device_index()),
+      : place(k),
+        stream(place.stream),
         keys(dense(k)),
         queries(dense(q)),
         n(keys.size(0)),
@@ -114,9 +121,6 @@ struct Call {
         normalize(normalize) {
     STD_TORCH_CHECK(keys.scalar_type() == queries.scalar_type(), "keys and queries must have one dtype");
     STD_TORCH_CHECK(queries.size(1) == dim, "keys and queries must have one dimension");
-    void* current = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(k.get_device_index(), &current));
-    stream = static_cast<cudaStream_t>(current);
   }
 
   Tensor empty(std::initializer_list<int64_t> shape, ScalarType dtype) const {
@@ -141,22 +145,29 @@ auto by_type(ScalarType type, F f, G g) {
   return g();
 }
 
+// One number per query, or a piece of an ensemble's state: float64 of `count` elements.
+const Tensor& checked(const Tensor& x, const char* name, int64_t count) {
+  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double && x.numel() == count, name, " must be float64 with ", count,
+                  " elements");
+  return x;
+}
+
 // --- moments and scores of a matrix in memory ------------------------------------------------------------------------
 
 template <class T>
 void finish(const Call& c, const Sums* partial, int64_t groups, const T* shift, const Tensor& mean, const Tensor& std,
             const Tensor& columns) {
-  launch<FinishArgs<T>>(finish_kernel, ceil_div(c.m, kFinishColumns),
-                        (kThreads + kFinishColumns) * static_cast<int>(sizeof(Sums)), c.stream,
-                        {partial, groups, c.m, static_cast<double>(c.n), shift, data<double>(mean), data<double>(std),
-                         data<Column<T>>(columns)});
+  launch<FinishBody>(ceil_div(c.m, kFinishColumns), (kThreads + kFinishColumns) * static_cast<int>(sizeof(Sums)),
+                     c.stream,
+                     FinishArgs<T>{partial, groups, c.m, static_cast<double>(c.n), shift, data<double>(mean),
+                                   data<double>(std), data<Column<T>>(columns)});
 }
 
 template <class T>
 Tensor columns_of(const Call& c, const Tensor& mean, const Tensor& std) {
   Tensor columns = c.columns<T>();
-  launch<ColumnsArgs<T>>(columns_kernel, ceil_div(c.m, kThreads), 0, c.stream,
-                         {view<double>(mean), view<double>(std), c.m, data<Column<T>>(columns)});
+  launch<ColumnsBody>(ceil_div(c.m, kThreads), 0, c.stream,
+                      ColumnsArgs<T>{view<double>(mean), view<double>(std), c.m, data<Column<T>>(columns)});
   return columns;
 }
 
@@ -170,16 +181,18 @@ template <class T>
 void score_in_place(const Call& c, const Tensor& psi, const Tensor& columns, Output output) {
   if (output == Output::kCosine || c.n == 0) return;
   const int64_t rows = sweep_rows(c, INT32_MAX / ceil_div(c.m, kSweepColumns));
-  launch<SweepArgs<T>>(sweep_kernel, ceil_div(c.n, rows) * ceil_div(c.m, kSweepColumns), 0, c.stream,
-                       {data<T>(psi), c.n, c.m, static_cast<int>(rows), view<Column<T>>(columns), output, nullptr});
+  launch<SweepBody>(
+      ceil_div(c.n, rows) * ceil_div(c.m, kSweepColumns), 0, c.stream,
+      SweepArgs<T>{data<T>(psi), c.n, c.m, static_cast<int>(rows), view<Column<T>>(columns), output, nullptr});
 }
 
-// --- the product, float64 ----------------------------------------------------------------------------------------------
+// --- the product, float64
+// ----------------------------------------------------------------------------------------------
 
 template <class T, class C>
-void unit_rows(cudaStream_t stream, const Tensor& x, bool normalize, const Tensor& out) {
-  launch<UnitRowsArgs<T, C>>(unit_rows_kernel, ceil_div(x.size(0), kWarps), 0, stream,
-                             {view<T>(x), data<C>(out), x.size(0), x.size(1), normalize});
+void unit_rows(Stream stream, const Tensor& x, bool normalize, const Tensor& out) {
+  launch<UnitRowsBody>(ceil_div(x.size(0), kWarps), 0, stream,
+                       UnitRowsArgs<T, C>{view<T>(x), data<C>(out), x.size(0), x.size(1), normalize});
 }
 
 Tensor cosines_f64(const Call& c) {
@@ -192,7 +205,8 @@ Tensor cosines_f64(const Call& c) {
   return mm(keys, torch::stable::transpose(queries, 0, 1));
 }
 
-// --- the product, fused --------------------------------------------------------------------------------------------------
+// --- the product, fused
+// --------------------------------------------------------------------------------------------------
 
 template <class T>
 ProductArgs<T> product_args(const Call& c) {
@@ -209,9 +223,9 @@ ProductArgs<T> product_args(const Call& c) {
 template <class T>
 Tensor prepare(const Call& c) {
   Tensor both = c.empty({2, c.m}, ScalarType::Float);
-  launch<PrepareArgs<T>>(prepare_kernel, ceil_div(c.m, kWarps), 0, c.stream,
-                         {view<T>(c.keys), view<T>(c.queries), c.n, c.m, c.dim, c.normalize, data<float>(both),
-                          data<float>(both) + c.m});
+  launch<PrepareBody>(ceil_div(c.m, kWarps), 0, c.stream,
+                      PrepareArgs<T>{view<T>(c.keys), view<T>(c.queries), c.n, c.m, c.dim, c.normalize,
+                                     data<float>(both), data<float>(both) + c.m});
   return both;
 }
 
@@ -236,13 +250,14 @@ void moments_f64(const Call& c, const Tensor& psi, const Tensor& mean, const Ten
   const int64_t most = std::clamp<int64_t>(kScratchBytes / static_cast<int64_t>(sizeof(Sums)) / c.m, 1, kMaxGroups);
   const int64_t rows = sweep_rows(c, most), groups = ceil_div(c.n, rows);
   const Tensor partial = c.empty({groups, c.m, 2}, ScalarType::Double);
-  launch<SweepArgs<double>>(sweep_kernel, groups * ceil_div(c.m, kSweepColumns), kThreads * sizeof(Sums), c.stream,
-                            {data<double>(psi), c.n, c.m, static_cast<int>(rows), nullptr, Output::kCosine,
-                             data<Sums>(partial)});
+  launch<SweepBody>(groups * ceil_div(c.m, kSweepColumns), kThreads * sizeof(Sums), c.stream,
+                    SweepArgs<double>{data<double>(psi), c.n, c.m, static_cast<int>(rows), nullptr, Output::kCosine,
+                                      data<Sums>(partial)});
   finish<double>(c, view<Sums>(partial), groups, view<double>(psi), mean, std, columns);
 }
 
-// --- the ops -----------------------------------------------------------------------------------------------------------
+// --- the ops
+// -----------------------------------------------------------------------------------------------------------
 
 std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Tensor& queries, bool normalize,
                                                    const std::string& output_name) {
@@ -282,7 +297,7 @@ Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Te
   const Output output = parse_output(output_name);
   const Call c(keys, queries, normalize);
   if (c.n == 0 || c.m == 0) return c.empty({c.n, c.m}, result_type(keys));
-  const Tensor mean = dense(mean_in), std = dense(std_in);
+  const Tensor mean = dense(checked(mean_in, "mean", c.m)), std = dense(checked(std_in, "std", c.m));
   return by_type(
       keys.scalar_type(),
       [&](auto element) {
@@ -303,11 +318,11 @@ Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Te
 }
 
 template <class T>
-void topk_rows(const Call& c, const Tensor& psi, int64_t rows, const Tensor& columns, Output output, const Tensor& values,
-               const Tensor& indices, int64_t first, int64_t k) {
-  launch<TopkArgs<T>>(topk_kernel, ceil_div(rows, kWarps), 0, c.stream,
-                      {view<T>(psi), rows, c.m, k, view<Column<T>>(columns), output, data<T>(values) + first * k,
-                       data<int64_t>(indices) + first * k});
+void topk_rows(const Call& c, const Tensor& psi, int64_t rows, const Tensor& columns, Output output,
+               const Tensor& values, const Tensor& indices, int64_t first, int64_t k) {
+  launch<TopkBody>(ceil_div(rows, kWarps), 0, c.stream,
+                   TopkArgs<T>{view<T>(psi), rows, c.m, k, view<Column<T>>(columns), output,
+                               data<T>(values) + first * k, data<int64_t>(indices) + first * k});
 }
 
 std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queries, const Tensor& mean_in,
@@ -318,7 +333,7 @@ std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queri
   const Tensor values = c.empty({c.n, k}, result_type(keys)), indices = c.empty({c.n, k}, ScalarType::Long);
   if (c.n == 0 || k == 0) return {values, indices};
   STD_TORCH_CHECK(k <= c.m, "k must be at most the number of queries");
-  const Tensor mean = dense(mean_in), std = dense(std_in);
+  const Tensor mean = dense(checked(mean_in, "mean", c.m)), std = dense(checked(std_in, "std", c.m));
   by_type(
       keys.scalar_type(),
       [&](auto element) {
@@ -341,11 +356,12 @@ std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queri
   return {values, indices};
 }
 
-// --- ensemble_update ------------------------------------------------------------------------------------------------------
+// --- ensemble_update
+// ------------------------------------------------------------------------------------------------------
 
 // Merges one batch that is small enough for float32 sums; `C` is the type it is multiplied in.
 template <class T, class C>
-void merge_batch(cudaStream_t stream, const Tensor& count, const Tensor& mean, const Tensor& scatter, const Tensor& batch,
+void merge_batch(Stream stream, const Tensor& count, const Tensor& mean, const Tensor& scatter, const Tensor& batch,
                  bool normalize) {
   const int64_t rows = batch.size(0), dim = batch.size(1);
   const int64_t padded = ceil_div(rows, 4) * 4;
@@ -354,9 +370,9 @@ void merge_batch(cudaStream_t stream, const Tensor& count, const Tensor& mean, c
   unit_rows<T, C>(stream, batch, normalize, unit);
   const Tensor sum = row_sum(unit);
   Tensor centred = torch::stable::new_empty(batch, std::array<int64_t, 2>{dim, padded}, type);
-  launch<CentreArgs<C>>(centre_kernel, ceil_div(dim, kTransposeTile) * ceil_div(padded, kTransposeTile),
-                        kTransposeTile * (kTransposeTile + 1) * sizeof(C), stream,
-                        {view<C>(unit), view<double>(sum), rows, dim, padded, data<C>(centred)});
+  launch<CentreBody>(ceil_div(dim, kTransposeTile) * ceil_div(padded, kTransposeTile),
+                     kTransposeTile * (kTransposeTile + 1) * sizeof(C), stream,
+                     CentreArgs<C>{view<C>(unit), view<double>(sum), rows, dim, padded, data<C>(centred)});
   Tensor product;
   if constexpr (sizeof(C) == 8) {
     product = mm(centred, torch::stable::transpose(centred, 0, 1));
@@ -368,17 +384,19 @@ void merge_batch(cudaStream_t stream, const Tensor& count, const Tensor& mean, c
     args.out = data<float>(product);
     launch_product(args, stream);
   }
-  const MergeArgs<C> merge{view<C>(product),   view<double>(sum),  static_cast<double>(rows), dim,
+  const MergeArgs<C> merge{view<C>(product),    view<double>(sum),  static_cast<double>(rows), dim,
                            data<double>(count), data<double>(mean), data<double>(scatter)};
-  launch<MergeArgs<C>>(merge_scatter_kernel, ceil_div(dim * dim, kThreads), 0, stream, merge);
-  launch<MergeArgs<C>>(merge_mean_kernel, 1, 0, stream, merge);
+  launch<MergeScatterBody>(ceil_div(dim * dim, kThreads), 0, stream, merge);
+  launch<MergeMeanBody>(1, 0, stream, merge);
 }
 
 void ensemble_update(const Tensor& count_in, const Tensor& mean_in, const Tensor& scatter_in, const Tensor& batch_in,
                      bool normalize, bool exact) {
   const Call c(batch_in, batch_in, normalize);
   if (c.n == 0) return;
-  const Tensor mean = dense(mean_in), scatter = dense(scatter_in);
+  const Tensor mean = dense(checked(mean_in, "mean", c.dim));
+  const Tensor scatter = dense(checked(scatter_in, "scatter", c.dim * c.dim));
+  checked(count_in, "count", 1);
   constexpr int64_t kBatch = 4096;  // float32 sums of this many rows stay within 1e-6
   for (int64_t first = 0; first < c.n; first += kBatch) {
     Tensor whole = c.keys;
@@ -402,7 +420,7 @@ void ensemble_update(const Tensor& count_in, const Tensor& mean_in, const Tensor
 }  // namespace
 }  // namespace surprise_hf
 
-STABLE_TORCH_LIBRARY_IMPL(surprise_hf, CUDA, m) {
+STABLE_TORCH_LIBRARY_IMPL(surprise_hf, SHF_DISPATCH_KEY, m) {
   m.impl("cosine_surprise", TORCH_BOX(&surprise_hf::cosine_surprise));
   m.impl("cosine_moments", TORCH_BOX(&surprise_hf::cosine_moments));
   m.impl("surprise_from_moments", TORCH_BOX(&surprise_hf::surprise_from_moments));

@@ -1,10 +1,8 @@
 // The heart of every op: a tile of keys times a tile of queries on the tensor cores, with the key norms taken from the
 // same bytes, and the moments or scores of the tile's cosines finished before it leaves the block.
 //
-// Keys and queries stream through shared memory in steps of 128 bytes per row, several steps ahead of their use. In a
-// step, thread (g, t) of a warp holds chunk t of rows g and g + 8. The mma instructions want other columns in those
-// registers, but a dot product does not mind the order of its terms as long as keys and queries agree: so one 16-byte
-// load fills the fragments of two mma, for every type.
+// Keys and queries stream through shared memory in steps of 128 bytes per row, several steps ahead of their use. Warps
+// read them as matrices of 8 rows by 16 bytes, which for every type are the fragments that the mma instruction wants.
 //
 // float32 is multiplied as three tf32 products of (high, low) halves, and each 16 columns' sum is added in ordinary
 // float32, because the tensor core's own adder truncates.
@@ -15,46 +13,51 @@
 
 namespace surprise_hf {
 
-template <class T>
+// kWords words of a row tile or column tile, as the mma of this type takes them.
+template <class T, int kWords>
 struct Operand {
-  Chunk chunk;
-  template <class Block>
-  SHF_BLOCK Operand(Block&, const Chunk& c) : chunk(c) {}
+  uint32_t word[kWords];
+
+  SHF_BLOCK void set(const uint32_t (&raw)[kWords]) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = raw[i];
+  }
 };
 
-template <>
-struct Operand<float> {
-  uint32_t high[4], low[4];
-  template <class Block>
-  SHF_BLOCK Operand(Block& block, const Chunk& c) {
+// x = high + low, each a tf32. Rounding by hand takes two instructions where cvt.rna.tf32 takes five. It loses NaN,
+// which the norms keep. The tensor core ignores the bits below tf32, so `low` is not masked.
+template <int kWords>
+struct Operand<float, kWords> {
+  uint32_t high[kWords], low[kWords];
+
+  SHF_BLOCK void set(const uint32_t (&raw)[kWords]) {
+    constexpr uint32_t kTf32 = 0xffffe000u, kHalfUlp = 0x1000u;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float x = bits_to_float(c.word[i]);
-      high[i] = block.tf32(x);
-      low[i] = block.tf32(x - bits_to_float(high[i]));
+    for (int i = 0; i < kWords; ++i) {
+      high[i] = (raw[i] + kHalfUlp) & kTf32;
+      low[i] = float_to_bits(bits_to_float(raw[i]) - bits_to_float(high[i])) + kHalfUlp;
     }
   }
 };
 
-// acc (16 x 8) += the chunks of 16 keys (rows g in `a`, g + 8 in `a8`) times those of 8 queries.
+// acc (16 x 8) += 64 bytes of 16 keys times those of 8 queries: two mma of 32 bytes each.
 template <class Block, class T>
-SHF_BLOCK void multiply(Block& block, float (&acc)[4], const Operand<T>& a, const Operand<T>& a8, const Operand<T>& b) {
+SHF_BLOCK void multiply(Block& block, float (&acc)[4], const Operand<T, 8>& a, const Operand<T, 4>& b) {
 #pragma unroll
-  for (int s = 0; s < 4; s += 2)
-    block.mma(T{}, acc, a.chunk.word[s], a8.chunk.word[s], a.chunk.word[s + 1], a8.chunk.word[s + 1], b.chunk.word[s],
-              b.chunk.word[s + 1]);
+  for (int s = 0; s < 2; ++s) block.mma(T{}, acc, a.word + 4 * s, b.word + 2 * s);
 }
 
 template <class Block>
-SHF_BLOCK void multiply(Block& block, float (&acc)[4], const Operand<float>& a, const Operand<float>& a8,
-                        const Operand<float>& b) {
+SHF_BLOCK void multiply(Block& block, float (&acc)[4], const Operand<float, 8>& a, const Operand<float, 4>& b) {
   float part[4] = {0, 0, 0, 0};
+  // the small products first: each addition at full size is one more truncation
 #pragma unroll
-  for (int s = 0; s < 4; s += 2) {
-    block.mma(0.0f, part, a.low[s], a8.low[s], a.low[s + 1], a8.low[s + 1], b.high[s], b.high[s + 1]);
-    block.mma(0.0f, part, a.high[s], a8.high[s], a.high[s + 1], a8.high[s + 1], b.low[s], b.low[s + 1]);
-    block.mma(0.0f, part, a.high[s], a8.high[s], a.high[s + 1], a8.high[s + 1], b.high[s], b.high[s + 1]);
+  for (int s = 0; s < 2; ++s) {
+    block.mma(0.0f, part, a.low + 4 * s, b.high + 2 * s);
+    block.mma(0.0f, part, a.high + 4 * s, b.low + 2 * s);
   }
+#pragma unroll
+  for (int s = 0; s < 2; ++s) block.mma(0.0f, part, a.high + 4 * s, b.high + 2 * s);
 #pragma unroll
   for (int i = 0; i < 4; ++i) acc[i] += part[i];
 }
@@ -136,19 +139,19 @@ struct ProductArgs {
   const T* keys;     // (n, dim)
   const T* queries;  // (m, dim)
   int64_t n, m, dim;
-  bool aligned;            // rows start at multiples of 16 bytes
-  bool normalize;          // cosines, not dot products
-  int tiles_per_block;     // row tiles a block takes, one after another
-  const float* scale;      // (m) unit factors of the queries; null: 1
-  const float* shift;      // (m) shifts of the moment sums
-  Sums* partial;           // (row blocks, m) or null: no moments wanted
+  bool aligned;              // rows start at multiples of 16 bytes
+  bool normalize;            // cosines, not dot products
+  int tiles_per_block;       // row tiles a block takes, one after another
+  const float* scale;        // (m) unit factors of the queries; null: 1
+  const float* shift;        // (m) shifts of the moment sums
+  Sums* partial;             // (row blocks, m) or null: no moments wanted
   const double *mean, *std;  // (m) known moments; null: `out` takes cosines
   Output output;
   float* out;  // (n, m) or null
 };
 
-// Position of a chunk in a row of shared memory; neighbouring rows are turned so that 8 lanes meet 8 banks of 16 bytes.
-SHF_BLOCK int turned(int row, int chunk) { return chunk ^ ((row & 1) << 2); }
+// Position of a chunk in a row of shared memory: 8 rows at one chunk meet 8 different banks of 16 bytes.
+SHF_BLOCK int turned(int row, int chunk) { return chunk ^ (row & 7); }
 
 template <class S, class Block>
 struct Product {
@@ -176,86 +179,74 @@ struct Product {
         warp_row(warp / S::kWarpCols),
         warp_col(warp % S::kWarpCols) {}
 
-  SHF_BLOCK void load_chunk(Chunk* to, const T* row, int64_t col, bool valid) {
-    if (args.aligned) {
-      valid = valid && col < args.dim;
-      block.copy_async(to, valid ? row + col : args.keys, valid);
-      return;
-    }
-    constexpr int kElements = Chunk::kElements<T>;
-    T x[kElements] = {};
-    if (valid) {
+  // The rows of one operand that a tile reads. Rows past the end repeat the last one; nobody looks at their products.
+  struct Source {
+    const T* rows;
+    int last;
+
+    SHF_BLOCK Source(const T* base, int64_t first, int64_t count, int64_t dim, int size)
+        : rows(base + first * dim), last(static_cast<int>(count - first < size ? count - first : size) - 1) {}
+  };
+
+  template <bool kAligned>
+  SHF_BLOCK void load_chunk(Chunk* to, const T* from, int64_t left) {
+    if constexpr (kAligned) {
+      block.copy_async(to, from, left > 0);
+    } else {
+      T x[Chunk::kElements<T>] = {};
 #pragma unroll
-      for (int i = 0; i < kElements; ++i)
-        if (col + i < args.dim) x[i] = row[col + i];
+      for (int i = 0; i < Chunk::kElements<T>; ++i)
+        if (i < left) x[i] = from[i];
+      *to = Chunk::of(x);
     }
-    *to = Chunk::of(x);
   }
 
-  // Starts the loads of one step of the tile at (first_row, first_col).
-  SHF_BLOCK void load_step(int step, int64_t first_row, int64_t first_col) {
-    Chunk* stage = stages + step % S::kStages * S::kStageChunks;
-    const int chunk = block.thread() % S::kStepChunks;
-    const int64_t col = static_cast<int64_t>(step) * S::kStep + chunk * Chunk::kElements<T>;
+  template <bool kAligned, int kSize>
+  SHF_BLOCK void load_rows(const Source& source, Chunk* stage, int step) {
     constexpr int kRowsAtOnce = S::kThreads / S::kStepChunks;
+    const int chunk = block.thread() % S::kStepChunks, first = block.thread() / S::kStepChunks;
+    const int64_t col = static_cast<int64_t>(step) * S::kStep + chunk * Chunk::kElements<T>, left = args.dim - col;
+    const T* from = source.rows + (left > 0 ? col : 0);
+    // rows 8 apart are turned alike, so the place within a row is the same for all of a thread's chunks
+    static_assert(kRowsAtOnce % 8 == 0);
+    Chunk* to = stage + first * S::kStepChunks + turned(first, chunk);
 #pragma unroll
-    for (int i = 0; i < S::kRows; i += kRowsAtOnce) {
-      const int row = i + block.thread() / S::kStepChunks;
-      const int64_t key = first_row + row;
-      load_chunk(stage + row * S::kStepChunks + turned(row, chunk), args.keys + key * args.dim, col, key < args.n);
+    for (int i = 0; i < kSize; i += kRowsAtOnce) {
+      const int row = i + first < source.last ? i + first : source.last;
+      if (kSize % kRowsAtOnce == 0 || i + first < kSize)
+        load_chunk<kAligned>(to + i * S::kStepChunks, from + static_cast<int64_t>(row) * static_cast<int>(args.dim),
+                             left);
     }
-    stage += S::kRows * S::kStepChunks;
-#pragma unroll
-    for (int i = 0; i < S::kCols; i += kRowsAtOnce) {
-      const int row = i + block.thread() / S::kStepChunks;
-      const int64_t query = first_col + row;
-      if (S::kCols % kRowsAtOnce == 0 || row < S::kCols)
-        load_chunk(stage + row * S::kStepChunks + turned(row, chunk), args.queries + query * args.dim, col,
-                   query < args.m);
-    }
+  }
+
+  // Starts the loads of one step of the tile.
+  template <bool kAligned>
+  SHF_BLOCK void load_step(const Source& keys, const Source& queries, int step) {
+    Chunk* stage = stages + step % S::kStages * S::kStageChunks;
+    load_rows<kAligned, S::kRows>(keys, stage, step);
+    load_rows<kAligned, S::kCols>(queries, stage + S::kRows * S::kStepChunks, step);
   }
 
   // Raw dot products into `tile` and squared key norms into `key_scale`.
+  template <bool kAligned>
   SHF_BLOCK void multiply_tile(int64_t first_row, int64_t first_col) {
+    const Source source_keys(args.keys, first_row, args.n, args.dim, S::kRows);
+    const Source source_queries(args.queries, first_col, args.m, args.dim, S::kCols);
     constexpr int kNormTiles = (S::kRowTiles + S::kWarpCols - 1) / S::kWarpCols;  // warps in a row share the norms
     float acc[S::kRowTiles][S::kColTiles][4] = {};
     float squares[kNormTiles][2] = {};
     const int steps = static_cast<int>((args.dim + S::kStep - 1) / S::kStep);
 #pragma unroll
     for (int s = 0; s < S::kStages - 1; ++s) {
-      if (s < steps) load_step(s, first_row, first_col);
+      if (s < steps) load_step<kAligned>(source_keys, source_queries, s);
       block.commit();
     }
     for (int s = 0; s < steps; ++s) {
       block.template wait<S::kStages - 2>();
       block.sync();
-      if (s + S::kStages - 1 < steps) load_step(s + S::kStages - 1, first_row, first_col);
+      if (s + S::kStages - 1 < steps) load_step<kAligned>(source_keys, source_queries, s + S::kStages - 1);
       block.commit();
-      const Chunk* keys = stages + s % S::kStages * S::kStageChunks;
-      const Chunk* queries = keys + S::kRows * S::kStepChunks;
-      keys += (warp_row * S::kRowTiles * 16 + group) * S::kStepChunks;
-      queries += (warp_col * S::kColTiles * 8 + group) * S::kStepChunks;
-#pragma unroll
-      for (int half = 0; half < S::kStepChunks; half += 4) {
-        const int chunk = turned(group, half + member);
-        Chunk raw[S::kRowTiles][2];
-#pragma unroll
-        for (int i = 0; i < S::kRowTiles; ++i) {
-          raw[i][0] = keys[i * 16 * S::kStepChunks + chunk];
-          raw[i][1] = keys[(i * 16 + 8) * S::kStepChunks + chunk];
-        }
-#pragma unroll
-        for (int i = 0; i < kNormTiles; ++i) {
-          // tile i * kWarpCols + warp_col, chosen without indexing registers by a run-time number
-#pragma unroll
-          for (int w = 0; w < S::kWarpCols; ++w) {
-            if (i * S::kWarpCols + w >= S::kRowTiles || w != warp_col) continue;
-            squares[i][0] = add_squares<T>(squares[i][0], raw[i * S::kWarpCols + w][0]);
-            squares[i][1] = add_squares<T>(squares[i][1], raw[i * S::kWarpCols + w][1]);
-          }
-        }
-        multiply_half(acc, raw, queries + chunk);
-      }
+      multiply_step(acc, squares, stages + s % S::kStages * S::kStageChunks);
     }
     block.template wait<0>();
     block.sync();
@@ -263,29 +254,46 @@ struct Product {
     block.sync();
   }
 
-  SHF_BLOCK void multiply_half(float (&acc)[S::kRowTiles][S::kColTiles][4], const Chunk (&raw)[S::kRowTiles][2],
-                               const Chunk* queries) {
-    // the split of the keys into operands is shared by all column tiles
-    auto a = [&](int i, int h) { return Operand<T>(block, raw[i][h]); };
-    if constexpr (S::kRowTiles == 1) {
-      const Operand<T> a0 = a(0, 0), a8 = a(0, 1);
+  // 64 bytes of 16 rows: two fragments of 16 rows by 32 bytes. Lane l gives the address of row l % 8 of matrix l / 8.
+  SHF_BLOCK void load_fragments(uint32_t (&word)[8], const Chunk* rows, int half) {
 #pragma unroll
-      for (int j = 0; j < S::kColTiles; ++j)
-        multiply(block, acc[0][j], a0, a8, Operand<T>(block, queries[j * 8 * S::kStepChunks]));
-    } else if constexpr (S::kRowTiles == 2) {
-      const Operand<T> a00 = a(0, 0), a08 = a(0, 1), a10 = a(1, 0), a18 = a(1, 1);
+    for (int s = 0; s < 2; ++s) {
+      const int row = lane % 16, chunk = half + 2 * s + lane / 16;
+      block.load_matrices(word + 4 * s, rows + row * S::kStepChunks + turned(row, chunk));
+    }
+  }
+
+  template <int kNormTiles>
+  SHF_BLOCK void multiply_step(float (&acc)[S::kRowTiles][S::kColTiles][4], float (&squares)[kNormTiles][2],
+                               const Chunk* stage) {
+    const Chunk* keys = stage + warp_row * S::kRowTiles * 16 * S::kStepChunks;
+    const Chunk* queries = stage + (S::kRows + warp_col * S::kColTiles * 8) * S::kStepChunks;
 #pragma unroll
-      for (int j = 0; j < S::kColTiles; ++j) {
-        const Operand<T> b(block, queries[j * 8 * S::kStepChunks]);
-        multiply(block, acc[0][j], a00, a08, b);
-        multiply(block, acc[1][j], a10, a18, b);
+    for (int half = 0; half < S::kStepChunks; half += 4) {
+      Operand<T, 8> a[S::kRowTiles];
+      uint32_t raw[8];
+#pragma unroll
+      for (int i = 0; i < S::kRowTiles; ++i) {
+        load_fragments(raw, keys + i * 16 * S::kStepChunks, half);
+        a[i].set(raw);
       }
-    } else {
+      // the warps of a row share out its norms; fragments are read again because registers can't be indexed
+#pragma unroll
+      for (int i = 0; i < kNormTiles; ++i) {
+        if constexpr (S::kRowTiles > 1)
+          load_fragments(raw, keys + (i * S::kWarpCols + warp_col) % S::kRowTiles * 16 * S::kStepChunks, half);
+#pragma unroll
+        for (int w = 0; w < 8; ++w) squares[i][w % 2] = add_squares<T>(squares[i][w % 2], raw[w]);
+      }
 #pragma unroll
       for (int j = 0; j < S::kColTiles; ++j) {
-        const Operand<T> b(block, queries[j * 8 * S::kStepChunks]);
+        uint32_t columns[4];
+        const int row = lane % 8;
+        block.load_matrices(columns, queries + (j * 8 + row) * S::kStepChunks + turned(row, half + lane / 8));
+        Operand<T, 4> b;
+        b.set(columns);
 #pragma unroll
-        for (int i = 0; i < S::kRowTiles; ++i) multiply(block, acc[i][j], a(i, 0), a(i, 1), b);
+        for (int i = 0; i < S::kRowTiles; ++i) multiply(block, acc[i][j], a[i], b);
       }
     }
   }
@@ -332,10 +340,14 @@ struct Product {
       const int64_t first_row = (row_block * args.tiles_per_block + i) * S::kRows, rows_left = args.n - first_row;
       if (rows_left <= 0) break;
       const int rows = rows_left < S::kRows ? static_cast<int>(rows_left) : S::kRows;
-      multiply_tile(first_row, first_col);
+      if (args.aligned)
+        multiply_tile<true>(first_row, first_col);
+      else
+        multiply_tile<false>(first_row, first_col);
       if (block.thread() < rows) {
         float& s = key_scale[block.thread()];
-        s = args.normalize ? unit_scale(s, args.keys + (first_row + block.thread()) * args.dim, args.dim) : 1.0f;
+        s = args.normalize ? unit_scale(s, args.keys + (first_row + block.thread()) * args.dim, args.dim)
+                           : one_unless_nan(s);
       }
       block.sync();
       if (!strip.idle) {
@@ -345,8 +357,7 @@ struct Product {
           if (key_scale[r] < 0 || scale < 0)
             psi = exact_cosine(args.keys + (first_row + r) * args.dim, args.queries + q * args.dim, args.dim);
           if (args.partial != nullptr) sums.add(static_cast<double>(psi) - shift);
-          if (args.out != nullptr)
-            out[r * args.m] = scored ? from_z(psi, standardize(psi, column), args.output) : psi;
+          if (args.out != nullptr) out[r * args.m] = scored ? from_z(psi, standardize(psi, column), args.output) : psi;
         }
       }
       block.sync();

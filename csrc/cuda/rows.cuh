@@ -30,7 +30,11 @@ SHF_BLOCK float unit_scale(double square_sum) {
   return square_sum < HUGE_VAL ? -1.0f : static_cast<float>(square_sum - square_sum);  // NaN for inf and NaN
 }
 
-// The same from a float32 sum; a sum out of range is taken again in float64, where the squares of floats always fit.
+// The factor of a row taken as it is: 1, or NaN if its squares say so.
+SHF_BLOCK float one_unless_nan(double square_sum) { return square_sum == square_sum ? 1.0f : HUGE_VALF - HUGE_VALF; }
+
+// `unit_scale` from a float32 sum; a sum out of range is taken again in float64, where the squares of floats always
+// fit.
 template <class T>
 SHF_BLOCK float unit_scale(float square_sum, const T* row, int64_t dim) {
   if (square_sum >= 1e-30f && square_sum <= 1e30f) return unit_scale(static_cast<double>(square_sum));
@@ -43,7 +47,7 @@ template <class T>
 #if defined(__CUDACC__)
 __device__ __noinline__
 #endif
-float exact_cosine(const T* x, const T* y, int64_t dim) {
+    float exact_cosine(const T* x, const T* y, int64_t dim) {
   double xy = 0, xx = 0, yy = 0;
   for (int64_t i = 0; i < dim; ++i) {
     const double a = widen(x[i]), b = widen(y[i]);
@@ -80,7 +84,7 @@ SHF_BLOCK void prepare_body(Block& block, const PrepareArgs<T>& args) {
     args.scale[q] = unit_scale(query_sum);
     args.shift[q] = dot == 0 ? 0.0f : static_cast<float>(dot / (sqrt(query_sum) * sqrt(key_sum)));
   } else {
-    args.scale[q] = 1.0f;
+    args.scale[q] = one_unless_nan(query_sum);
     args.shift[q] = static_cast<float>(dot);
   }
 }

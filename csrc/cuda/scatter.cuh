@@ -20,7 +20,8 @@ template <class Block, class T>
 SHF_BLOCK void centre_body(Block& block, const CentreArgs<T>& args) {
   T* tile = reinterpret_cast<T*>(block.shared());  // kTransposeTile rows of kTransposeTile + 1
   const int64_t across = (args.dim + kTransposeTile - 1) / kTransposeTile;
-  const int64_t first_col = block.index() % across * kTransposeTile, first_row = block.index() / across * kTransposeTile;
+  const int64_t first_col = block.index() % across * kTransposeTile,
+                first_row = block.index() / across * kTransposeTile;
   const int x = block.thread() % kTransposeTile, step = block.threads() / kTransposeTile;
   for (int y = block.thread() / kTransposeTile; y < kTransposeTile; y += step) {
     const int64_t r = first_row + y, c = first_col + x;

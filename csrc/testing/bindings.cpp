@@ -24,7 +24,10 @@ constexpr int kThreads = 64;  // of the small kernels; the GPU uses 256
 constexpr int kWarps = kThreads / kWarpSize;
 
 Output output_of(const std::string& name) {
-  return name == "cosine" ? Output::kCosine : name == "z" ? Output::kZ : name == "score" ? Output::kScore : Output::kLogTail;
+  return name == "cosine"  ? Output::kCosine
+         : name == "z"     ? Output::kZ
+         : name == "score" ? Output::kScore
+                           : Output::kLogTail;
 }
 
 template <class F>
@@ -44,8 +47,8 @@ py::tuple prepare(const std::string& type, const py::array& keys, const py::arra
   Array<float> scale(m), shift(m);
   by_type(type, [&](auto element) {
     using T = decltype(element);
-    const PrepareArgs<T> args{rows_of<T>(keys), rows_of<T>(queries),  keys.shape(0),        m,
-                              keys.shape(1),    normalize,            scale.mutable_data(), shift.mutable_data()};
+    const PrepareArgs<T> args{rows_of<T>(keys), rows_of<T>(queries), keys.shape(0),        m,
+                              keys.shape(1),    normalize,           scale.mutable_data(), shift.mutable_data()};
     run_blocks(ceil_div(m, kWarps), kThreads, 0, [&](FiberBlock& block) { prepare_body(block, args); });
   });
   return py::make_tuple(scale, shift);
@@ -93,8 +96,14 @@ py::tuple finish(const Array<double>& partial, double count, const Array<T>& shi
   const int64_t m = partial.shape(1);
   Array<double> mean(m), std(m);
   std::vector<Column<T>> columns(m);
-  const FinishArgs<T> args{reinterpret_cast<const Sums*>(partial.data()), partial.shape(0),   m,
-                           count, shift.data(), mean.mutable_data(), std.mutable_data(), columns.data()};
+  const FinishArgs<T> args{reinterpret_cast<const Sums*>(partial.data()),
+                           partial.shape(0),
+                           m,
+                           count,
+                           shift.data(),
+                           mean.mutable_data(),
+                           std.mutable_data(),
+                           columns.data()};
   run_blocks(ceil_div(m, kFinishColumns), kThreads, (kThreads + kFinishColumns) * sizeof(Sums),
              [&](FiberBlock& block) { finish_body(block, args); });
   return py::make_tuple(mean, std);
@@ -114,8 +123,8 @@ Array<T> sweep(const Array<T>& psi, const Array<double>& mean, const Array<doubl
   Array<T> out({psi.shape(0), psi.shape(1)});
   std::copy_n(psi.data(), psi.size(), out.mutable_data());
   const auto columns = columns_of<T>(mean, std);
-  const SweepArgs<T> args{out.mutable_data(), psi.shape(0), psi.shape(1), rows_per_block, columns.data(),
-                          output_of(output),  nullptr};
+  const SweepArgs<T> args{out.mutable_data(), psi.shape(0),      psi.shape(1), rows_per_block,
+                          columns.data(),     output_of(output), nullptr};
   const int64_t blocks = ceil_div(psi.shape(0), rows_per_block) * ceil_div(psi.shape(1), kSweepColumns);
   run_blocks(blocks, kSweepColumns, 0, [&](FiberBlock& block) { sweep_body(block, args); });
   return out;
@@ -124,8 +133,12 @@ Array<T> sweep(const Array<T>& psi, const Array<double>& mean, const Array<doubl
 Array<double> column_sums(Array<double> psi, int rows_per_block) {
   const int64_t groups = ceil_div(psi.shape(0), rows_per_block);
   Array<double> partial({groups, psi.shape(1), py::ssize_t{2}});
-  const SweepArgs<double> args{psi.mutable_data(), psi.shape(0),    psi.shape(1),
-                               rows_per_block,     nullptr,         Output::kCosine,
+  const SweepArgs<double> args{psi.mutable_data(),
+                               psi.shape(0),
+                               psi.shape(1),
+                               rows_per_block,
+                               nullptr,
+                               Output::kCosine,
                                reinterpret_cast<Sums*>(partial.mutable_data())};
   run_blocks(groups * ceil_div(psi.shape(1), kSweepColumns), kSweepColumns, kSweepColumns * sizeof(Sums),
              [&](FiberBlock& block) { sweep_body(block, args); });
@@ -139,8 +152,8 @@ py::tuple topk(const Array<T>& psi, const Array<double>& mean, const Array<doubl
   Array<T> values({n, k});
   Array<int64_t> indices({n, k});
   const auto columns = columns_of<T>(mean, std);
-  const TopkArgs<T> args{psi.data(),        n, psi.shape(1), k, columns.data(), output_of(output), values.mutable_data(),
-                         indices.mutable_data()};
+  const TopkArgs<T> args{
+      psi.data(), n, psi.shape(1), k, columns.data(), output_of(output), values.mutable_data(), indices.mutable_data()};
   run_blocks(ceil_div(n, kWarps), kThreads, 0, [&](FiberBlock& block) { topk_body(block, args); });
   return py::make_tuple(values, indices);
 }
@@ -173,7 +186,7 @@ Array<T> centre(const Array<T>& rows, const Array<double>& row_sum, int64_t padd
 void merge_batch(const Array<float>& product, const Array<double>& row_sum, double rows, Array<double> count,
                  Array<double> mean, Array<double> scatter) {
   const int64_t dim = mean.size();
-  const MergeArgs<float> args{product.data(),       row_sum.data(),      rows, dim, count.mutable_data(),
+  const MergeArgs<float> args{product.data(),      row_sum.data(),        rows, dim, count.mutable_data(),
                               mean.mutable_data(), scatter.mutable_data()};
   run_blocks(ceil_div(dim * dim, kThreads), kThreads, 0, [&](FiberBlock& block) { merge_scatter_body(block, args); });
   run_blocks(1, kThreads, 0, [&](FiberBlock& block) { merge_mean_body(block, args); });
@@ -190,7 +203,8 @@ py::tuple moments_of(double count, double shift, double sum, double sum_sq) {
 PYBIND11_MODULE(_testing, m) {
   m.def("normal_cdf", [](float z) { return normal_cdf(z); });
   m.def("log_tail", [](double z) { return log_tail(z); });
-  m.def("standardize", [](float psi, double mean, double std) { return standardize(psi, make_column<float>(mean, std)); });
+  m.def("standardize",
+        [](float psi, double mean, double std) { return standardize(psi, make_column<float>(mean, std)); });
   m.def("finish_moments_f32", &moments_of<float>);
   m.def("finish_moments_f64", &moments_of<double>);
   m.def("merge_moments", [](double n, double mean, double m2, double nb, double mb, double sb) {

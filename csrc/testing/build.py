@@ -1,8 +1,13 @@
-"""Builds the pybind11 module `_testing`: the inner pieces of the op, and the CUDA block bodies run on the host.
+# ruff: noqa: INP001  a script, not a package
+"""Builds what only the tests use, into build/testing. Not part of the package.
 
-    python csrc/testing/build.py [OUT_DIR]        (default build/testing)
+`_testing`: a pybind11 module with the inner pieces of the op and the CUDA block bodies run on the host. Needs a C++17
+compiler and pybind11, neither torch nor CUDA.
 
-Needs a C++17 compiler and pybind11, neither torch nor CUDA. Not part of the package.
+`libhost_op.so`: the CUDA library itself, its sources compiled by the C++ compiler with blocks of fibers in the place of
+the GPU's, as torch.ops.surprise_hf_host.* on CPU tensors. Needs torch.
+
+    python csrc/testing/build.py
 """
 
 from __future__ import annotations
@@ -10,38 +15,56 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
-import pybind11
-
 CSRC = Path(__file__).resolve().parents[1]
+OUT = CSRC.parent / "build" / "testing"
+FLAGS = ["-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas", f"-I{CSRC}"]
 
 
-def build(out_dir: Path) -> Path:
-    """Compile where a source is newer than the module.
-
-    Returns:
-        path of the shared library in `out_dir`.
-
-    Raises:
-        subprocess.CalledProcessError: the compiler failed; its messages are on stderr.
-    """
-    out = out_dir / f"_testing{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources = [CSRC / "surprise.h", *(CSRC / "cuda").iterdir(), *(CSRC / "testing").glob("*.[hc]*")]
-    newest = max(file.stat().st_mtime for file in sources)
-    if out.exists() and out.stat().st_mtime > newest:
+def _compile(name: str, arguments: list[str]) -> Path:
+    """Compile and link in one go where a source is newer than the result; replaced in one step."""
+    out = OUT / name
+    sources = [CSRC / "surprise.h", CSRC / "bindings.cpp", *(CSRC / "cuda").iterdir(), *(CSRC / "testing").iterdir()]
+    if out.exists() and out.stat().st_mtime > max(file.stat().st_mtime for file in sources if file.is_file()):
         return out
-    out_dir.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    include = [f"-I{path}" for path in (CSRC, pybind11.get_include(), sysconfig.get_path("include"))]
-    flags = ["-O1", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
+    OUT.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f"{os.getpid()}.{name}")
     compiler = shlex.split(os.environ.get("CXX", "c++"))
-    subprocess.run([*compiler, *flags, *include, str(CSRC / "testing/bindings.cpp"), "-o", str(partial)], check=True)
+    subprocess.run([*compiler, *FLAGS, "-shared", *arguments, "-o", str(partial)], check=True)
     partial.replace(out)
     return out
 
 
+def build_bodies() -> Path:
+    """The pybind11 module.
+
+    Returns:
+        its path.
+
+    Raises:
+        subprocess.CalledProcessError: the compiler failed; its messages are on stderr.
+    """
+    import pybind11
+
+    include = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
+    name = f"_testing{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return _compile(name, [*include, str(CSRC / "testing/bindings.cpp")])
+
+
+def build_host_op() -> Path:
+    """The whole CUDA op on the host, to be opened with torch.ops.load_library. Returns and raises as above."""
+    import torch
+
+    root = Path(torch.__file__).parent
+    target = ["-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dsurprise_hf=surprise_hf_host"]
+    include = ["-isystem", str(root / "include"), f"-I{sysconfig.get_path('include')}"]
+    sources = [CSRC / "bindings.cpp", CSRC / "cuda/ops.cu", CSRC / "cuda/product.cu"]
+    link = [f"-L{root / 'lib'}", "-ltorch_cpu"]
+    return _compile("libhost_op.so", [*target, *include, "-x", "c++", *map(str, sources), "-x", "none", *link])
+
+
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else CSRC.parent / "build" / "testing"))
+    build_bodies()
+    build_host_op()

@@ -1,10 +1,16 @@
 // A GPU block on the host: one fiber per thread, taking turns. Runs the kernel bodies of csrc/cuda unchanged, so that
-// their indexing, barriers and warp exchanges can be tested where there is no GPU. Slow, and meant to be.
+// their indexing, barriers and warp exchanges can be tested where there is no GPU. Slow, and meant to be strict: shared
+// memory starts out as NaN, an asynchronous copy arrives no sooner than it is waited for, every other block runs its
+// threads in reverse (a missing barrier shows in one of the two orders), and a barrier that a thread misses is an
+// error.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -13,8 +19,6 @@
 #include "cuda/element.h"
 
 namespace surprise_hf {
-
-class FiberBlock;
 
 namespace testing {
 
@@ -26,15 +30,28 @@ struct Meeting {
 
 struct Fibers {
   static constexpr size_t kStack = 256 << 10;
-  ucontext_t scheduler;
+  struct Jump {
+    jmp_buf buffer;
+  };
+  jmp_buf scheduler_jump;
   std::vector<ucontext_t> contexts;
+  std::vector<Jump> jumps;
   std::vector<std::unique_ptr<char[]>> stacks;
-  std::vector<bool> done;
+  std::vector<bool> done, started;
   int current = 0;
   int64_t progress = 0;  // barriers completed and fibers finished: a round without any is a deadlock
   std::function<void(int)> body;
 
-  void yield() { swapcontext(&contexts[current], &scheduler); }
+  // setjmp and longjmp switch between started fibers without the system calls of swapcontext.
+  void yield() {
+    if (_setjmp(jumps[current].buffer) == 0) _longjmp(scheduler_jump, 1);
+  }
+  void resume() {
+    if (_setjmp(scheduler_jump) != 0) return;
+    if (started[current]) _longjmp(jumps[current].buffer, 1);
+    started[current] = true;
+    setcontext(&contexts[current]);
+  }
 
   void meet(Meeting& m) {
     const int64_t generation = m.generation;
@@ -53,11 +70,13 @@ struct Fibers {
     self->yield();
   }
 
-  void run(int threads, std::function<void(int)> f) {
+  void run(int threads, bool reverse, std::function<void(int)> f) {
     body = std::move(f);
     contexts.resize(threads);
     stacks.resize(threads);
+    jumps.resize(threads);
     done.assign(threads, false);
+    started.assign(threads, false);
     const uint64_t self = reinterpret_cast<uint64_t>(this);
     for (int i = 0; i < threads; ++i) {
       if (!stacks[i]) stacks[i].reset(new char[kStack]);
@@ -67,15 +86,21 @@ struct Fibers {
       makecontext(&contexts[i], reinterpret_cast<void (*)()>(&enter), 2, static_cast<uint32_t>(self >> 32),
                   static_cast<uint32_t>(self));
     }
-    for (int finished = 0; finished < threads;) {
+    // a warp runs on until it waits for another one: the order furthest from lockstep
+    const int warps = (threads + 31) / 32;
+    while (std::count(done.begin(), done.end(), false) > 0) {
       const int64_t before = progress;
-      finished = 0;
-      for (current = 0; current < threads; ++current) {
-        if (!done[current]) swapcontext(&scheduler, &contexts[current]);
-        finished += done[current];
+      for (int turn = 0; turn < warps; ++turn) {
+        const int first = 32 * (reverse ? warps - 1 - turn : turn), size = std::min(32, threads - first);
+        for (int64_t seen = -1; seen != progress;) {
+          seen = progress;
+          for (int lane = 0; lane < size; ++lane) {
+            current = first + (reverse ? size - 1 - lane : lane);
+            if (!done[current]) resume();
+          }
+        }
       }
-      if (finished < threads && progress == before)
-        throw std::runtime_error("a barrier or warp exchange is not reached by all its threads");
+      if (progress == before) throw std::runtime_error("a barrier or warp exchange is not reached by all its threads");
     }
   }
 };
@@ -83,7 +108,7 @@ struct Fibers {
 struct Warp {
   Meeting meeting;
   double value[32];
-  int64_t integer[32];
+  const Chunk* row[32];
   uint32_t fragment[32][6];
 };
 
@@ -120,25 +145,29 @@ class FiberBlock {
     return other;
   }
 
-  void copy_async(Chunk* to, const void* from, bool valid) {
-    *to = Chunk{};
-    if (valid) memcpy(to, from, sizeof(Chunk));
-  }
-  void commit() {}
+  void copy_async(Chunk* to, const void* from, bool valid) { copies_.push_back({to, valid ? from : nullptr, group_}); }
+  void commit() { ++group_; }
   template <int kPending>
-  void wait() {}
+  void wait() {
+    while (!copies_.empty() && copies_.front().group < group_ - kPending) {
+      const Copy& copy = copies_.front();
+      *copy.to = Chunk{};
+      if (copy.from != nullptr) memcpy(copy.to, copy.from, sizeof(Chunk));
+      copies_.pop_front();
+    }
+  }
 
-  uint32_t tf32(float x) { return (float_to_bits(x) + 0x1000u) & 0xffffe000u; }
+  void load_matrices(uint32_t* word, const Chunk* row) {
+    testing::Warp& w = warp();
+    w.row[lane()] = row;
+    s_.fibers.meet(w.meeting);
+    for (int i = 0; i < 4; ++i) word[i] = w.row[8 * i + lane() / 4]->word[lane() % 4];
+    s_.fibers.meet(w.meeting);
+  }
 
-  void mma(float, float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    mma_any<float, 1>(c, a0, a1, a2, a3, b0, b1);
-  }
-  void mma(F16, float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    mma_any<F16, 2>(c, a0, a1, a2, a3, b0, b1);
-  }
-  void mma(BF16, float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    mma_any<BF16, 2>(c, a0, a1, a2, a3, b0, b1);
-  }
+  void mma(float, float (&c)[4], const uint32_t* a, const uint32_t* b) { mma_any<float, 1>(c, a, b); }
+  void mma(F16, float (&c)[4], const uint32_t* a, const uint32_t* b) { mma_any<F16, 2>(c, a, b); }
+  void mma(BF16, float (&c)[4], const uint32_t* a, const uint32_t* b) { mma_any<BF16, 2>(c, a, b); }
 
  private:
   testing::Warp& warp() { return s_.warps[thread_ / 32]; }
@@ -147,17 +176,19 @@ class FiberBlock {
   // Element e of a register that packs kPacked of them.
   template <class T, int kPacked>
   static float element(uint32_t word, int e) {
-    if constexpr (kPacked == 1) return bits_to_float(word & 0xffffe000u);  // the hardware reads 19 bits of a tf32
-    else return widen(T{static_cast<uint16_t>(word >> (16 * e))});
+    if constexpr (kPacked == 1)
+      return bits_to_float(word & 0xffffe000u);  // the hardware reads 19 bits of a tf32
+    else
+      return widen(T{static_cast<uint16_t>(word >> (16 * e))});
   }
 
   // Fragment layout of the PTX manual: lane (g, t) holds a[g][t..], a[g+8][t..], a[g][t+4..], a[g+8][t+4..],
   // b[t..][g], b[t+4..][g] in units of kPacked columns, and c[g][2t], c[g][2t+1], c[g+8][2t], c[g+8][2t+1].
   template <class T, int kPacked>
-  void mma_any(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  void mma_any(float (&c)[4], const uint32_t* a, const uint32_t* b) {
     testing::Warp& w = warp();
-    uint32_t* mine = w.fragment[lane()];
-    mine[0] = a0, mine[1] = a1, mine[2] = a2, mine[3] = a3, mine[4] = b0, mine[5] = b1;
+    std::copy_n(a, 4, w.fragment[lane()]);
+    std::copy_n(b, 2, w.fragment[lane()] + 4);
     s_.fibers.meet(w.meeting);
     const int g = lane() / 4, t = lane() % 4;
     for (int i = 0; i < 4; ++i) {
@@ -170,11 +201,19 @@ class FiberBlock {
     s_.fibers.meet(w.meeting);
   }
 
+  struct Copy {
+    Chunk* to;
+    const void* from;
+    int group;
+  };
+
   Shared& s_;
   const int thread_;
+  int group_ = 0;
+  std::deque<Copy> copies_;
 };
 
-// Runs `body(block)` for every thread of every block. Shared memory starts out filled with NaN bits.
+// Runs `body(block)` for every thread of every block.
 template <class Body>
 void run_blocks(int64_t blocks, int threads, size_t shared_bytes, Body body) {
   testing::Fibers fibers;
@@ -184,7 +223,7 @@ void run_blocks(int64_t blocks, int threads, size_t shared_bytes, Body body) {
     for (auto& warp : shared.warps) warp.meeting.size = 32;
     shared.memory.resize(shared_bytes / sizeof(Chunk) + 1);
     memset(static_cast<void*>(shared.memory.data()), 0xff, shared.memory.size() * sizeof(Chunk));
-    fibers.run(threads, [&](int thread) {
+    fibers.run(threads, index % 2 == 1, [&](int thread) {
       FiberBlock block(shared, thread);
       body(block);
     });

@@ -24,7 +24,7 @@ SHAPES = [(1, 1, 1), (3, 2, 5), (17, 8, 64), (130, 9, 36), (129, 31, 200), (20, 
 
 @pytest.fixture(scope="module")
 def bodies() -> ModuleType:
-    path = runpy.run_path(str(ROOT / "csrc/testing/build.py"))["build"](ROOT / "build/testing")
+    path = runpy.run_path(str(ROOT / "csrc/testing/build.py"))["build_bodies"]()
     spec = importlib.util.spec_from_file_location("_testing", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -125,7 +125,7 @@ def test_rows_whose_squares_leave_float32_keep_their_cosines(bodies, factor, dty
     np.testing.assert_allclose(psi, cosines(k, q), rtol=0, atol=5e-7)
 
 
-# --- sweeps and reductions -------------------------------------------------------------------------------------------
+# --- sweeps and reductions ------------------------------------------------------------------------------------------
 
 
 @given(n=st.integers(1, 90), m=st.integers(1, 300), rows_per_block=st.integers(1, 100), offset=st.floats(-1e3, 1e3))
@@ -199,7 +199,7 @@ def test_centring_and_merging_a_batch(bodies, n, d):
     np.testing.assert_allclose(scatter, (both - both.mean(0)).T @ (both - both.mean(0)), rtol=1e-4, atol=1e-4)
 
 
-# --- the formula -------------------------------------------------------------------------------------------------------
+# --- the formula ----------------------------------------------------------------------------------------------------
 
 
 @given(st.floats(-40, 40, width=32))

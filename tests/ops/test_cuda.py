@@ -16,7 +16,7 @@ ALL_SHAPES = SHAPES + LARGE
 
 def tolerance(dtype):
     """Of a cosine. The tensor core keeps one truncated float32 sum per cosine for the 16-bit types."""
-    return {torch.float64: 1e-14, torch.float32: 3e-7}.get(dtype, 2e-6)
+    return {torch.float64: 1e-14, torch.float32: 5e-7}.get(dtype, 2e-6)
 
 
 def pair(shape, dtype):
@@ -114,7 +114,7 @@ def test_ensemble_update(shape, dtype, exactly):
     assert state[0].item() == 3 * b
     torch.testing.assert_close(state[1].cpu(), unit.mean(0), rtol=0, atol=1e-15 if tight else 1e-7)
     want = centred.T @ centred
-    torch.testing.assert_close(state[2].cpu(), want, rtol=0, atol=(1e-12 if tight else 2e-7) * 3 * b / d)
+    torch.testing.assert_close(state[2].cpu(), want, rtol=0, atol=(1e-12 if tight else 6e-7) * 3 * b / d)
     sigma, want_sigma = (x.diagonal().sqrt() for x in (state[2].cpu(), want))
     if b > 5:
         torch.testing.assert_close(sigma, want_sigma, rtol=1e-12 if tight else 1e-6, atol=0)
@@ -247,7 +247,7 @@ def test_memory_beyond_inputs_and_outputs_is_bounded():
         assert torch.cuda.max_memory_allocated() - before <= kept + (32 << 20)
 
 
-# --- conformance -------------------------------------------------------------------------------------------------------
+# --- conformance ----------------------------------------------------------------------------------------------------
 
 
 def sample(dtype, grad=False):
@@ -277,7 +277,7 @@ def test_gradients(output):
     mean, std = (x.requires_grad_() for x in ops.cosine_moments(keys.detach(), queries.detach()))
     check = torch.autograd.gradcheck
     assert check(lambda k, q: ops.cosine_surprise(k, q, output=output), (keys, queries))
-    assert check(lambda k, q: ops.cosine_moments(k, q), (keys, queries))
+    assert check(ops.cosine_moments, (keys, queries))
     assert check(lambda *x: ops.surprise_from_moments(*x, output=output), (keys, queries, mean, std))
     assert check(lambda *x: ops.surprise_topk(*x, 2, output=output)[0], (keys, queries, mean, std))
 

@@ -1,0 +1,186 @@
+"""The whole CUDA library, the code around its kernels included, run on the host block by block (csrc/testing/build.py).
+
+What test_cuda.py asks of a GPU, in small: each thread of each block is a fiber, so shapes stay under a few tiles.
+"""
+
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from surprise_hf import ops
+
+from .shapes import DTYPES, rows
+
+# each tile width of the product, tails of every kind, several row tiles
+SHAPES = [
+    (0, 3, 8),
+    (5, 0, 8),
+    (4, 2, 0),
+    (1, 1, 1),
+    (7, 4, 33),
+    (270, 14, 40),
+    (33, 31, 100),
+    (40, 50, 24),
+    (150, 77, 17),
+]
+SHAPES += [(30, 300, 16)]
+
+
+@pytest.fixture(scope="module")
+def op():
+    build = runpy.run_path(str(Path(__file__).resolve().parents[2] / "csrc/testing/build.py"))["build_host_op"]
+    if not hasattr(torch.ops.surprise_hf_host, "cosine_surprise"):
+        torch.ops.load_library(str(build()))
+    return torch.ops.surprise_hf_host
+
+
+def exact(x):
+    return x.double()
+
+
+def eps(dtype):
+    return {torch.float64: 1e-14, torch.float32: 5e-7}.get(dtype, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_output(op, shape, dtype):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    psi, want_mean, want_std = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")
+    _, mean, std = op.cosine_surprise(keys, queries)
+    torch.testing.assert_close(mean, want_mean, rtol=0, atol=eps(dtype))
+    torch.testing.assert_close(std, want_std, rtol=0, atol=eps(dtype))
+    assert torch.equal(torch.stack(op.cosine_moments(keys, queries)), torch.stack([mean, std]))
+    for output in ops.OUTPUTS:
+        got = op.cosine_surprise(keys, queries, output=output)[0]
+        assert got.shape == (n, m)
+        assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        assert not got.isnan().any()
+        assert torch.equal(op.surprise_from_moments(keys, queries, mean, std, output=output), got)
+        if output == "cosine":
+            torch.testing.assert_close(got, psi.to(got.dtype), rtol=0, atol=eps(dtype))
+            z = ((got.double() - mean) / std).nan_to_num(0)  # 0 / 0 where no row differs
+        elif n > 2:  # the formula itself, on the cosines and moments the op found
+            score, log_tail = 0.5 * torch.erfc(-z / math.sqrt(2)), torch.special.log_ndtr(-z)
+            want = {"z": z, "score": score, "log_tail": log_tail}[output]
+            # a float32 gap is exact to half a rounding of a cosine, which sigma then enlarges
+            rtol, atol = (1e-11, 1e-12) if dtype == torch.float64 else (2e-5, 5e-6)
+            torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[1]], ids=str)
+def test_topk_is_the_sorted_matrix(op, shape, dtype):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    z, mean, std = op.cosine_surprise(keys, queries, output="z")
+    for k in (1, min(m, 5)):
+        order = z.argsort(dim=1, descending=True, stable=True)[:, :k]
+        values, indices = op.surprise_topk(keys, queries, mean, std, k, output="z")
+        assert torch.equal(indices, order)
+        assert torch.equal(values, z.gather(1, order))
+
+
+@pytest.mark.parametrize("exactly", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 3), (5, 1), (300, 17), (2050, 3), (3, 0)], ids=str)
+def test_ensemble_update(op, shape, dtype, exactly):
+    b, d = shape
+    first, second = rows(b, d, dtype, 3), rows(2 * b, d, dtype, 4)
+    # a transposed scatter and a strided mean: the state need not be contiguous
+    state = [torch.zeros((), dtype=torch.float64), torch.zeros(2 * d).double()[::2], torch.zeros(d, d).double().T]
+    op.ensemble_update(*state, first, exact=exactly)
+    op.ensemble_update(*state, second, exact=exactly)
+    unit = torch.nn.functional.normalize(torch.cat([first, second]).double(), dim=1)
+    centred = unit - unit.mean(0)
+    tight = exactly or dtype == torch.float64
+    assert state[0].item() == 3 * b
+    torch.testing.assert_close(state[1], unit.mean(0), rtol=0, atol=1e-15 if tight else 1e-7)
+    want = centred.T @ centred
+    torch.testing.assert_close(state[2], want, rtol=0, atol=(1e-12 if tight else 6e-7) * 3 * b / max(d, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layouts_do_not_matter(op, dtype):
+    keys, queries = rows(20, 16, dtype, 1), rows(9, 16, dtype, 2)
+    want = op.cosine_surprise(keys, queries)
+
+    def shifted(x):
+        flat = torch.full((x.numel() + 9,), float("nan"), dtype=dtype)
+        return flat[1 : 1 + x.numel()].view(x.shape).copy_(x)
+
+    for view in (shifted, lambda x: x.T.contiguous().T):
+        for got, expected in zip(op.cosine_surprise(view(keys), view(queries)), want, strict=True):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-18, 1e18, 1e30])
+def test_rows_of_extreme_size(op, dtype, scale):
+    keys, queries = rows(10, 33, torch.float64, 1), rows(9, 33, torch.float64, 2)
+    keys[::3] *= scale
+    queries[::2] *= scale
+    keys, queries = keys.to(dtype), queries.to(dtype)
+    got, mean, std = op.cosine_surprise(keys, queries, output="cosine")
+    want = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")
+    for x, y in zip((got.double(), mean, std), want, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=eps(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", ["one document", "identical", "zero documents", "zero labels"])
+def test_no_spread_is_never_nan(op, case, dtype):
+    keys, queries = rows(20, 40, dtype, 1), rows(5, 40, dtype, 2)
+    if case == "one document":
+        keys = keys[:1]
+    elif case == "identical":
+        keys = keys[:1].expand(20, 40) * torch.tensor([1, 2, 4, 8] * 5, dtype=dtype)[:, None]
+    elif case == "zero documents":
+        keys = torch.zeros_like(keys)
+    else:
+        queries = torch.zeros_like(queries)
+    scores, mean, std = op.cosine_surprise(keys, queries)
+    assert torch.equal(std, torch.zeros_like(std))
+    assert torch.equal(scores, torch.full_like(scores, 0.5))
+    above = op.surprise_from_moments(keys, queries, mean - 0.01, std)
+    below = op.surprise_from_moments(keys, queries, mean + 0.01, std)
+    assert torch.equal(above, torch.ones_like(above))
+    assert torch.equal(below, torch.zeros_like(below))
+
+
+def test_nan_rows_stay_in_their_row(op):
+    keys, queries = rows(60, 40, torch.float32, 1), rows(12, 40, torch.float32, 2)
+    _, mean, std = op.cosine_surprise(keys, queries)
+    want = op.surprise_from_moments(keys, queries, mean, std)
+    keys[7, 3], keys[50, 0] = float("nan"), float("inf")
+    got = op.surprise_from_moments(keys, queries, mean, std)
+    bad = torch.zeros(60, dtype=torch.bool)
+    bad[[7, 50]] = True
+    assert got[bad].isnan().all()
+    assert torch.equal(got[~bad], want[~bad])
+    values, indices = op.surprise_topk(keys, queries, mean, std, 3)
+    assert values[bad].isnan().all()
+    assert ((indices >= 0) & (indices < 12)).all()
+
+
+def test_plain_dot_products(op):
+    keys, queries = rows(30, 24, torch.float32, 1), rows(6, 24, torch.float32, 2)
+    scores, mean, std = op.cosine_surprise(keys, queries, normalize=False, output="cosine")
+    want = exact(keys) @ exact(queries).T
+    torch.testing.assert_close(scores.double(), want, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(mean, want.mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(std, want.std(0, correction=0), rtol=1e-5, atol=1e-5)
+
+
+def test_moment_sums_over_several_tiles_of_one_block(op):
+    """More row tiles than there may be groups of moment sums (2,048)."""
+    n = 2_049 * 128 + 5
+    keys, queries = rows(n, 1, torch.float32, 1), rows(1, 1, torch.float32, 2)
+    mean, std = op.cosine_moments(keys, queries)
+    want_mean, want_std = ops.cosine_moments(exact(keys), exact(queries), impl="reference")
+    torch.testing.assert_close(mean, want_mean, rtol=0, atol=1e-7)
+    torch.testing.assert_close(std, want_std, rtol=0, atol=1e-7)
