@@ -8,6 +8,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
 from typing import Any, TypeAlias
 
 from torch.utils.data import Dataset
@@ -77,6 +78,14 @@ def text_of(row: Any, index: int) -> str | None:
 def is_blank(text: str | None) -> bool:
     """A missing, empty or whitespace-only document: it has no meaning to score."""
     return text is None or not text.strip()
+
+
+def chunks(documents: Any, size: int) -> Iterator[tuple[list[int], list[str], int]]:
+    """Documents with text, `size` rows read at a time: their row numbers, their texts, and how many rows were read."""
+    rows = enumerate(iterate(documents))
+    while block := list(islice(rows, size)):
+        found = [(index, text) for index, row in block if not is_blank(text := text_of(row, index))]
+        yield [index for index, _ in found], [text for _, text in found if text is not None], len(block)
 
 
 def is_per_document(labels: Any) -> bool:
@@ -165,3 +174,13 @@ def positive_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return int(value)
+
+
+def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
+    """One warning for all texts of a call that were longer than the encoder's window."""
+    if cut:
+        warnings.warn(
+            f"{cut:,} of {total:,} {what} are longer than the {limit} tokens that this encoder reads; the rest of"
+            " each was cut off",
+            stacklevel=3,
+        )

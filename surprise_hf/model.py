@@ -15,8 +15,7 @@ import os
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -280,7 +279,7 @@ class SurpriseModel(SentenceTransformer):
         key = (tuple(map(str, labels)), template, self._default_prompt, tuple(weights))
         if self._label_vectors is None or self._label_vectors[0] != key:
             vectors, cut = self.embed(inputs.hypotheses(labels, template), show_progress_bar=False)
-            warn_cut(cut, len(vectors), "labels", self.max_seq_length)
+            inputs.warn_cut(cut, len(vectors), "labels", self.max_seq_length)
             self._label_vectors = key, vectors
         return self._label_vectors[1]
 
@@ -314,14 +313,14 @@ class SurpriseModel(SentenceTransformer):
         total = len(documents) if hasattr(documents, "__len__") else None
         cut, before = 0, len(ensemble)
         with tqdm(total=total, desc="Documents", unit="doc", disable=not progress_wanted()) as bar:
-            for rows, texts, read in chunks(documents, CHUNK * batch_size):
+            for rows, texts, read in inputs.chunks(documents, CHUNK * batch_size):
                 emb, more = self.embed(texts, batch_size=batch_size, show_progress_bar=False, rows=rows)
                 ensemble.update(emb)
                 cut += more
                 bar.update(read)
         if len(ensemble) == before:
             raise ValueError("none of the documents has any text, so there is nothing to fit an ensemble on")
-        warn_cut(cut, len(ensemble) - before, "documents", self.max_seq_length)
+        inputs.warn_cut(cut, len(ensemble) - before, "documents", self.max_seq_length)
         self.set_ensemble(ensemble)
         return self
 
@@ -379,7 +378,7 @@ class SurpriseModel(SentenceTransformer):
         if self.fitted.weight < 1 or self.fitted.estimator == "empirical":
             warnings.warn(
                 f"the labels are fitted with weight {self.fitted.weight:.3f} and the {self.fitted.estimator} estimator;"
-                " the linear layer gives z, which decides alone only at weight 1",
+                " the linear layer gives z, which decides alone only at weight 1 and not with the empirical one",
                 stacklevel=2,
             )
         weight, bias = (x.to(self.device) for x in self.fitted.to_linear())
@@ -495,28 +494,6 @@ def _read_tensors(path: str | None) -> dict[str, Tensor]:
         raise ValueError(f"{LABELS} is damaged ({error})") from error
 
 
-# --- streams and messages ----------------------------------------------------------------------------------------
-
-
-def chunks(documents: Any, size: int) -> Iterator[tuple[list[int], list[str], int]]:
-    """Documents with text, `size` rows read at a time: their row numbers, their texts, and how many rows were read."""
-    rows: Iterable[tuple[int, Any]] = enumerate(inputs.iterate(documents))
-    rows = iter(rows)
-    while block := list(islice(rows, size)):
-        found = [(index, text) for index, row in block if not inputs.is_blank(text := inputs.text_of(row, index))]
-        yield [index for index, _ in found], [text for _, text in found if text is not None], len(block)
-
-
 def progress_wanted() -> bool:
     """Standard error is a terminal, and the progress bars of transformers are not turned off."""
     return sys.stderr.isatty() and transformers_logging.is_progress_bar_enabled()
-
-
-def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
-    """One warning for all texts of a call that were longer than the encoder's window."""
-    if cut:
-        warnings.warn(
-            f"{cut:,} of {total:,} {what} are longer than the {limit} tokens that this encoder reads; the rest of"
-            " each was cut off",
-            stacklevel=3,
-        )

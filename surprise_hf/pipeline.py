@@ -111,7 +111,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         surprise_weight: float | None = None,
         n_cross: float | None = None,
         estimator: str | None = None,
-        refine: int | None = None,
+        refine: int | str | None = None,
         batch_size: int | None = None,
         num_workers: int | None = None,
     ) -> Any:
@@ -139,7 +139,7 @@ class SurpriseZeroShotPipeline(Pipeline):
                 ensemble of e documents.
             n_cross: of that default, 1000.
             estimator: "gaussian" (default), "quantile" or "empirical".
-            refine: rounds of refinement, default 0.
+            refine: rounds of refinement, default 0; or "auto", as in `surprise_hf.surprise`.
             batch_size: of the encoder, 32 by default. Datasets and generators are read in steps of it.
             num_workers: accepted as in other pipelines; tokenising needs no worker here.
 
@@ -179,10 +179,7 @@ class SurpriseZeroShotPipeline(Pipeline):
             if size is None:
                 break
         call.finish(position)
-        if cut:
-            from .model import warn_cut
-
-            warn_cut(cut, embedded, "documents", self.model.max_seq_length)
+        inputs.warn_cut(cut, embedded, "documents", self.model.max_seq_length)
 
     def _read(self, block: Sequence[Any], start: int, batch_size: int) -> _Documents:
         sequences = [inputs.text_of(row, start + i) for i, row in enumerate(block)]
@@ -231,7 +228,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         surprise_weight: float | None = None,
         n_cross: float | None = None,
         estimator: str | None = None,
-        refine: int | None = None,
+        refine: int | str | None = None,
     ) -> SurpriseZeroShotPipeline:
         """Store labels, their template and how to score them in the model. Arguments as for the call. Returns self."""
         self.model.set_labels(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import surprise_hf
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -29,20 +31,22 @@ def test_import_is_light():
 
 
 def test_every_public_name_resolves_and_is_listed():
-    done = python(
-        "import surprise_hf\n"
-        "for name in surprise_hf.__all__: assert getattr(surprise_hf, name) is not None, name\n"
-        "assert set(surprise_hf.__all__) <= set(dir(surprise_hf))\n"
-        "try: surprise_hf.nonsense\n"
-        "except AttributeError as error: print(error)"
-    )
-    assert done.stdout.strip() == "module 'surprise_hf' has no attribute 'nonsense'", done.stderr
+    for name in surprise_hf.__all__:
+        assert getattr(surprise_hf, name) is not None
+    assert set(surprise_hf.__all__) <= set(dir(surprise_hf))
+    with pytest.raises(AttributeError, match="module 'surprise_hf' has no attribute 'nonsense'"):
+        _ = surprise_hf.nonsense
 
 
 IMPORTS = {
     "ours first": "import surprise_hf\nimport transformers\npipeline = transformers.pipeline",
     "theirs first, loaded later": "import transformers\nimport surprise_hf\npipeline = transformers.pipeline",
-    "theirs loaded first": "from transformers import pipeline\nimport surprise_hf",
+    # without our import the task is unknown, as a README must say: transformers offers no other way
+    "theirs loaded first": (
+        "import sys\nfrom transformers import pipeline\ntry: pipeline('surprise-zero-shot', model=sys.argv[1])\n"
+        "except KeyError as error: assert 'Unknown task surprise-zero-shot' in str(error)\n"
+        "else: raise AssertionError('known without surprise_hf')\nimport surprise_hf"
+    ),
     "looked for before it is imported": (
         "import surprise_hf, importlib.util\nspec = importlib.util.find_spec('transformers.pipelines')\n"
         "assert 'PIPELINE_REGISTRY' in spec.loader.get_source(spec.name)\nfrom transformers import pipeline"
@@ -51,14 +55,15 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("order", IMPORTS)
-def test_task_is_known_in_either_import_order(order: str):
+def test_task_is_known_in_either_import_order(order: str, st_path: Path):
     done = python(
         f"{IMPORTS[order]}\nimport sys, transformers.pipelines as host\n"
         "assert 'sentence_transformers' not in sys.modules, 'registering must not load it'\n"
         "assert type(host.__loader__).__name__ == type(host.__spec__.loader).__name__ == 'SourceFileLoader'\n"
         "assert not [f for f in sys.meta_path if type(f).__module__.startswith('surprise_hf')]\n"
         "task, entry, _ = host.PIPELINE_REGISTRY.check_task('surprise-zero-shot')\n"
-        "print(entry['impl'].__name__, entry['default']['model'][0])"
+        "print(entry['impl'].__name__, entry['default']['model'][0])",
+        str(st_path),
     )
     assert done.stdout.split() == ["SurpriseZeroShotPipeline", "sentence-transformers/sentence-t5-base"], done.stderr
 
@@ -71,15 +76,6 @@ def test_a_pipeline_in_a_fresh_process(st_path: Path):
         str(st_path),
     )
     assert done.stdout.strip() == "['politics', 'sport']", done.stderr
-
-
-def test_without_our_import_the_task_is_unknown(st_path: Path):
-    """What a README must say: import surprise_hf first. transformers offers no other way."""
-    done = python(
-        "import sys, transformers\ntransformers.pipeline('surprise-zero-shot', model=sys.argv[1])", str(st_path)
-    )
-    assert done.returncode == 1
-    assert "Unknown task surprise-zero-shot" in done.stderr
 
 
 def test_a_failed_registration_does_not_break_the_foreign_import():

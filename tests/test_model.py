@@ -353,3 +353,18 @@ def test_the_state_survives_deepcopy_and_moves(st_path):
     model = copy.deepcopy(fitted(st_path))
     assert model.candidate_labels == LABELS
     assert torch.equal(model.to("cpu").fitted.mean, fitted(st_path).fitted.mean)
+
+
+def test_files_beside_the_encoder_come_from_the_same_revision(monkeypatch):
+    asked = []
+    monkeypatch.setattr(model_module, "load_file_path", lambda *args, **kwargs: asked.append((args, kwargs)))
+    monkeypatch.setattr(SentenceTransformer, "__init__", lambda self, *_, **__: torch.nn.Module.__init__(self))
+    hub = {"revision": "v1", "token": "secret", "local_files_only": True}
+    model = SurpriseModel.from_pretrained("me/x", cache_dir="cache", **hub)
+    (args, kwargs), *more = asked
+    assert args == ("me/x", "config.json")
+    assert kwargs == {"subfolder": "surprise", "cache_folder": "cache", **hub}
+    assert more == []  # no ensemble there, so nothing else is asked for
+    assert model.encoder_name == "me/x"
+    SurpriseModel.from_pretrained("all-MiniLM-L6-v2")
+    assert len(asked) == 1  # official repositories carry none
