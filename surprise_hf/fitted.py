@@ -73,7 +73,7 @@ class FittedLabels:
         estimator: str = "gaussian",
         similarity: str = "cosine",
         anchor: int = -1,
-        refine: int = 0,
+        refine: int | str = 0,
         impl: str = "auto",
     ) -> FittedLabels:
         """Freeze labels against an ensemble. Arguments and errors as in `surprise`; the result carries no gradient.
@@ -303,7 +303,7 @@ def freeze(
     estimator: str,
     similarity: str,
     anchor: int,
-    refine: int,
+    refine: int | str,
     impl: str,
 ) -> FittedLabels:
     """All of `FittedLabels` but the columns, which are as large as the score matrix."""
@@ -342,7 +342,7 @@ def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Ten
     return ensemble.reservoir.to(queries.device)
 
 
-def check_options(estimator: str, similarity: str, anchor: int, refine: int) -> None:
+def check_options(estimator: str, similarity: str, anchor: int, refine: int | str) -> None:
     """Refuse options that are unknown or do not go together."""
     for name, value, allowed in (
         ("estimator", estimator, ESTIMATORS),
@@ -353,8 +353,8 @@ def check_options(estimator: str, similarity: str, anchor: int, refine: int) -> 
             raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
     if anchor == 0 and similarity != "cosine":
         raise ValueError(f"anchor=0 is the paper's form for the cosine; {similarity} is anchored at its extremes")
-    if isinstance(refine, bool) or not isinstance(refine, int) or refine < 0:
-        raise ValueError(f"refine must be a number of rounds, 0 or more, got {refine!r}")
+    if refine != "auto" and (isinstance(refine, bool) or not isinstance(refine, int) or refine < 0):
+        raise ValueError(f"refine must be 'auto' or a number of rounds, 0 or more, got {refine!r}")
     if refine and similarity != "cosine":
         raise ValueError(f"refine works on the cosine, not on {similarity}")
 

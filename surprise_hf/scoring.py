@@ -27,7 +27,7 @@ def surprise(
     estimator: str = "gaussian",
     similarity: str = "cosine",
     anchor: int = -1,
-    refine: int = 0,
+    refine: int | str = 0,
     impl: str = "auto",
 ) -> Tensor:
     """Surprise of every key for every query, S_w = (1 - w) psi^ + w S.
@@ -42,7 +42,7 @@ def surprise(
             the fraction of the ensemble below, values within rounding counting as ties).
         similarity: "cosine", "dot", "euclidean" or "manhattan" (negated distances).
         anchor: the cosine that psi^ maps to 0: -1, or 0 as in the paper (which can leave [0, 1]).
-        refine: rounds of `refine_labels` first (cosine only); 0 for none.
+        refine: rounds of `refine_labels` first (cosine only), 0 for none; "auto" decides from the ensemble.
         impl: as for the ops.
 
     Returns:

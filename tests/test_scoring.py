@@ -1,4 +1,4 @@
-"""surprise(), fitted labels, estimators, rescaled similarity, decision and refinement, against float64 truth."""
+"""surprise(), fitted labels, estimators, rescaled similarity, and decision, against float64 truth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from surprise_hf import estimators as est
 from surprise_hf import fitted, ops, scoring
 from surprise_hf.ensemble import Ensemble
-from surprise_hf.scoring import FittedLabels, crossover_weight, decide, refine_labels, surprise
+from surprise_hf.scoring import FittedLabels, crossover_weight, decide, surprise
 
 ESTIMATORS = ("gaussian", "quantile", "empirical")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -496,88 +496,6 @@ def test_a_damaged_state_is_refused(change: dict, message: str) -> None:
         FittedLabels.from_state({name: value for name, value in state.items() if value is not None})
 
 
-# --- refinement --------------------------------------------------------------------------------------------------
-
-
-def transcribed(documents: Tensor, queries: Tensor, rounds: int, a: float = 0.5, t: float = 3.0) -> np.ndarray:
-    """Design fact 5, line by line, in NumPy."""
-
-    def u(x: np.ndarray) -> np.ndarray:
-        return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-    k, q0 = u(documents.numpy()), u(queries.numpy())
-    m, q = k.mean(axis=0), q0
-    for _ in range(rounds):
-        psi = k @ q.T
-        z = (psi - psi.mean(axis=0)) / psi.std(axis=0)
-        p = np.exp(t * z - (t * z).max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        mean_of = (p.T @ k) / p.sum(axis=0)[:, None]
-        q = u(a * u(q0 - m) + (1 - a) * u(mean_of - m))
-    return q
-
-
-@pytest.mark.parametrize("block", [est.BLOCK, 50])
-def test_refinement_is_the_transcription(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents, queries = rows(150), rows(4, seed=1)
-    want = transcribed(documents, queries, 10)
-    monkeypatch.setattr(est, "BLOCK", block)
-    np.testing.assert_allclose(refine_labels(queries, documents, 10).numpy(), want, rtol=0, atol=1e-11)
-    ens = Ensemble.from_embeddings(documents, precision="exact")  # keeps float32 rows
-    np.testing.assert_allclose(refine_labels(queries, ens, 10).numpy(), want, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(
-        refine_labels(queries, documents, 3, pull=0.3, sharpness=10).numpy(),
-        transcribed(documents, queries, 3, 0.3, 10),
-        rtol=0,
-        atol=1e-11,
-    )
-
-
-def test_score_with_refinement_is_the_score_of_the_moved_labels() -> None:
-    documents, queries = rows(150), rows(4, seed=1)
-    moved = torch.from_numpy(transcribed(documents, queries, 10))
-    for weight in (0.5, 1):
-        got = surprise(documents, queries, weight=weight, refine=10)
-        torch.testing.assert_close(got, surprise(documents, moved, weight=weight), rtol=0, atol=1e-10)
-    labels = FittedLabels.fit(queries, documents, refine=10)
-    torch.testing.assert_close(labels.queries, moved, rtol=0, atol=1e-11)
-
-
-def test_refinement_finds_clusters_that_the_labels_only_hint_at() -> None:
-    generator = torch.Generator().manual_seed(0)
-    centres = torch.eye(8)[:3]
-    truth = torch.arange(300) % 3
-    documents = centres[truth] + 0.25 * torch.randn(300, 8, generator=generator) + 0.5
-    hints = 0.35 * centres + torch.randn(3, 8, generator=generator) * 0.25 + 0.5
-    plain = (decide(documents, hints, weight=1) == truth).double().mean()
-    refined = (decide(documents, hints, weight=1, refine=10) == truth).double().mean()
-    assert refined > 0.97 > plain
-
-
-def test_a_label_that_attracts_nothing_keeps_its_place() -> None:
-    documents = torch.cat((rows(20, 4) * 0.01 + torch.eye(4)[0], rows(20, 4, 1) * 0.01 + torch.eye(4)[1])).double()
-    documents[:, 3] = 0
-    queries = torch.eye(4, dtype=torch.float64)[[0, 1, 3]]  # the last is equally far from all: z = 0, never the best
-    moved = refine_labels(queries, documents, 5, sharpness=1e5)
-    assert torch.equal(moved[2], queries[2])
-    assert (moved[:2] - queries[:2]).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("documents", [torch.ones(1, 4), torch.ones(6, 4), torch.zeros(3, 4)])
-def test_refinement_without_deviation_is_finite(documents: Tensor) -> None:
-    queries = torch.cat((torch.ones(1, 4), torch.eye(4), torch.zeros(1, 4)))
-    assert torch.isfinite(surprise(documents, queries, refine=5)).all()
-
-
-def test_refinement_survives_an_outlier_too_small_to_count() -> None:
-    """Among many equal documents one lies outside rounding, but leaves sigma within it: its z is infinite."""
-    documents = torch.eye(4)[:1].repeat(10_000, 1)
-    documents[7, 1] = 5e-6
-    queries = torch.eye(4)[:2]
-    assert FittedLabels.fit(queries, documents).z(documents)[7].tolist() == [0, math.inf]
-    assert torch.isfinite(refine_labels(queries, documents, 3)).all()
-
-
 # --- sizes, types, errors ----------------------------------------------------------------------------------------
 
 
@@ -643,9 +561,9 @@ NAN[3, 1] = math.nan
         ((rows(5), rows(2)), {"anchor": 1}, ValueError, "anchor must be one of"),
         ((rows(5), rows(2)), {"anchor": 0, "similarity": "dot"}, ValueError, "anchor=0 is the paper's form"),
         ((rows(5), rows(2)), {"weight": 2}, ValueError, "weight must be between"),
-        ((rows(5), rows(2)), {"refine": "auto"}, ValueError, "refine must be a number of rounds"),
-        ((rows(5), rows(2)), {"refine": -1}, ValueError, "refine must be a number of rounds"),
-        ((rows(5), rows(2)), {"refine": True}, ValueError, "refine must be a number of rounds"),
+        ((rows(5), rows(2)), {"refine": "yes"}, ValueError, "refine must be 'auto' or a number of rounds"),
+        ((rows(5), rows(2)), {"refine": -1}, ValueError, "refine must be 'auto' or a number of rounds"),
+        ((rows(5), rows(2)), {"refine": True}, ValueError, "refine must be 'auto' or a number of rounds"),
         ((rows(5), rows(2)), {"refine": 2, "similarity": "dot"}, ValueError, "refine works on the cosine"),
         (
             (rows(5), rows(2), Ensemble.from_embeddings(rows(5))),

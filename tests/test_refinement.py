@@ -1,0 +1,279 @@
+"""Refinement against its definition in NumPy, and what it promises: stays where it knows nothing, finds groups."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from surprise_hf import estimators as est
+from surprise_hf import refinement
+from surprise_hf.ensemble import Ensemble
+from surprise_hf.refinement import judge, refine_labels
+from surprise_hf.scoring import FittedLabels, decide, surprise
+
+
+def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, dim, generator=generator, dtype=torch.float64).add(0.4).to(dtype)
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def transcribed(documents: Tensor, queries: Tensor, rounds: int, a: float = 0.4, t: float = 3.0) -> np.ndarray:
+    """The module's docstring, line by line, in NumPy."""
+    k, q0 = unit(documents.double().numpy()), unit(queries.double().numpy())
+    m, q = k.mean(axis=0), q0
+    covariance = (k - m).T @ (k - m) / len(k)
+    damping = np.linalg.inv(covariance / np.linalg.eigvalsh(covariance).mean() + 4 * np.eye(len(m)))
+    for _ in range(rounds):
+        psi = k @ q.T
+        z = (psi - psi.mean(axis=0)) / psi.std(axis=0)
+        s = np.exp(t * z - (t * z).max(axis=1, keepdims=True))
+        s /= s.sum(axis=1, keepdims=True)
+        mean_of = (s.T @ k) / s.sum(axis=0)[:, None]
+        sure = (s**2).sum(axis=0)[:, None]
+        b = (1 - a) * sure / (sure + 3)
+        q = unit((1 - b) * unit(q0 - m) + b * unit(unit(mean_of - m) @ damping))
+    return q
+
+
+def groups(
+    sizes: list[int], noise: float = 0.25, hint: float = 0.35, labels: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Documents in groups of these sizes, labels that only hint at them, and the truth."""
+    generator = torch.Generator().manual_seed(0)
+    labels = len(sizes) if labels is None else labels
+    centres = torch.eye(max(8, labels))
+    truth = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    dim = centres.shape[1]
+    documents = centres[truth] + noise * torch.randn(len(truth), dim, generator=generator) + 0.5
+    return documents, hint * centres[:labels] + torch.randn(labels, dim, generator=generator) * 0.25 + 0.5, truth
+
+
+def accuracy(documents: Tensor, queries: Tensor, truth: Tensor, refine: int | str) -> float:
+    return float((decide(documents, queries, weight=1, refine=refine) == truth).double().mean())
+
+
+# --- the formula -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [est.BLOCK, 50])
+def test_rounds_are_the_transcription(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, queries = rows(150), rows(4, seed=1)
+    want = transcribed(documents, queries, 10)
+    monkeypatch.setattr(est, "BLOCK", block)
+    np.testing.assert_allclose(refine_labels(queries, documents, 10).numpy(), want, rtol=0, atol=1e-6)
+    ens = Ensemble.from_embeddings(documents)  # keeps float32 rows
+    np.testing.assert_allclose(refine_labels(queries, ens, 10).numpy(), want, rtol=0, atol=1e-5)
+    half = refine_labels(queries.bfloat16(), documents.bfloat16(), 10)
+    np.testing.assert_allclose(
+        half.numpy(), transcribed(documents.bfloat16(), queries.bfloat16(), 10), rtol=0, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        refine_labels(queries, documents, 3, pull=0.3, sharpness=10).numpy(),
+        transcribed(documents, queries, 3, 0.3, 10),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("block", [est.BLOCK, 50])
+def test_sparse_shares_are_the_dense_ones_where_the_rest_weighs_nothing(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, queries = rows(150), rows(9, seed=1)
+    want = transcribed(documents, queries, 4, t=30)  # so sharp that the sixth best label has a share of 1e-6 at most
+    monkeypatch.setattr(est, "BLOCK", block)
+    monkeypatch.setattr(refinement, "MANY", 8)
+    monkeypatch.setattr(refinement, "NEAREST", 6)
+    np.testing.assert_allclose(refine_labels(queries, documents, 4, sharpness=30).numpy(), want, rtol=0, atol=1e-5)
+
+
+def test_sparse_shares_with_all_labels_are_the_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, queries = rows(150), rows(9, seed=1)
+    monkeypatch.setattr(refinement, "MANY", 8)
+    monkeypatch.setattr(refinement, "NEAREST", 9)
+    np.testing.assert_allclose(
+        refine_labels(queries, documents, 10).numpy(), transcribed(documents, queries, 10), rtol=0, atol=1e-6
+    )
+
+
+def test_of_many_documents_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truth alternates, so that every second document would be one group: the draw must not fall in step."""
+    documents, queries, _ = groups([500, 500], hint=0.7)
+    documents = documents.reshape(2, 500, -1).transpose(0, 1).reshape(1000, -1)  # 0, 1, 0, 1, ...
+    truth = torch.arange(1000) % 2
+    monkeypatch.setattr(refinement, "SAMPLE", 500)
+    assert accuracy(documents, queries, truth, 10) > 0.97
+    assert accuracy(documents, queries, truth, "auto") > 0.97
+    assert torch.equal(refine_labels(queries, documents, 10), refine_labels(queries, documents, 10))
+    monkeypatch.setattr(refinement, "EACH", 500)
+    np.testing.assert_allclose(
+        refine_labels(queries.double(), documents.double(), 5).numpy(),
+        transcribed(documents, queries, 5),
+        rtol=0,
+        atol=1e-6,
+    )
+
+
+def test_score_with_refinement_is_the_score_of_the_moved_labels() -> None:
+    documents, queries = rows(150), rows(4, seed=1)
+    for rounds in (10, "auto"):
+        moved = refine_labels(queries, documents, rounds)
+        for weight in (0.5, 1):
+            got = surprise(documents, queries, weight=weight, refine=rounds)
+            torch.testing.assert_close(got, surprise(documents, moved, weight=weight), rtol=0, atol=1e-10)
+        labels = FittedLabels.fit(queries, documents, refine=rounds)
+        torch.testing.assert_close(labels.queries, moved, rtol=0, atol=1e-11)
+    plain = torch.from_numpy(unit(queries.numpy()))
+    torch.testing.assert_close(refine_labels(queries, documents, 0), plain, rtol=0, atol=1e-15)
+
+
+# --- what it does ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refine", [10, "auto"])
+def test_finds_groups_that_the_labels_only_hint_at(refine: int | str) -> None:
+    documents, hints, truth = groups([100, 100, 100])
+    assert accuracy(documents, hints, truth, 0) < 0.97 < accuracy(documents, hints, truth, refine)
+
+
+@pytest.mark.parametrize("sizes", [[270, 20, 10], [10, 20, 270], [30, 240, 30]])
+def test_unbalanced_groups(sizes: list[int]) -> None:
+    documents, hints, truth = groups(sizes)
+    assert accuracy(documents, hints, truth, "auto") >= accuracy(documents, hints, truth, 0)
+
+
+def test_a_label_without_documents_costs_little() -> None:
+    documents, hints, truth = groups([100, 100, 100], hint=0.7, labels=4)
+    assert accuracy(documents, hints, truth, "auto") > accuracy(documents, hints, truth, 0) - 0.03
+
+
+def test_few_documents_for_many_labels_hardly_move_them() -> None:
+    queries = rows(40, 64, seed=1)
+    centre = torch.from_numpy(unit(rows(10, 64).numpy())).mean(dim=0)
+    start = torch.nn.functional.normalize(torch.nn.functional.normalize(queries) - centre)
+    moved = refine_labels(queries, rows(10, 64), 10)
+    towards = (moved * start).sum(dim=1)
+    assert towards.min() > 0.9
+    assert (refine_labels(queries, rows(4000, 64), 10) * start).sum(dim=1).min() < 0.9
+
+
+def test_a_direction_that_all_documents_vary_in_does_not_pull_the_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two labels lean a little on an axis that has nothing to do with them, but along which documents differ most."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(800) % 2
+    documents = 0.2 * torch.randn(800, 32, generator=generator)
+    documents[:, 0] += 0.6 * (2.0 * truth - 1)
+    documents[:, 1] += 2.0 * (torch.rand(800, generator=generator) < 0.5) - 1
+    documents[:, 2] += 2
+    hints = torch.zeros(2, 32)
+    hints[:, 0], hints[:, 1], hints[:, 2] = torch.tensor([-0.3, 0.3]), torch.tensor([-0.1, 0.1]), 2
+    assert accuracy(documents, hints, truth, 10) > 0.99 > accuracy(documents, hints, truth, 0)
+    monkeypatch.setattr(refinement, "RIDGE", 1e9)  # without damping
+    assert accuracy(documents, hints, truth, 10) < 0.6
+
+
+def test_a_label_that_attracts_nothing_keeps_its_place() -> None:
+    documents = torch.cat((rows(20, 4) * 0.01 + torch.eye(4)[0], rows(20, 4, 1) * 0.01 + torch.eye(4)[1])).double()
+    documents[:, 3] = 0
+    queries = torch.eye(4, dtype=torch.float64)[[0, 1, 3]]  # the last is equally far from all: z = 0, never the best
+    moved = refine_labels(queries, documents, 5, sharpness=1e5)
+    assert torch.equal(moved[2], queries[2])
+    assert (moved[:2] - queries[:2]).abs().max() > 0.1
+
+
+# --- how far -----------------------------------------------------------------------------------------------------
+
+
+def test_judge_goes_all_the_way_where_halves_agree() -> None:
+    documents, hints, _ = groups([100, 100, 100])
+    found = judge(hints, documents)
+    assert found.rounds == 10
+    assert found.agreement > 0.9
+    assert 1 < found.scatter < 3
+    assert torch.equal(found.queries, refine_labels(hints, documents, 10))
+    assert torch.equal(found.queries, refine_labels(hints, documents, "auto"))
+
+
+def test_judge_stops_early_where_halves_disagree() -> None:
+    documents, queries = rows(200, 48), rows(6, 48, seed=1)  # no groups at all
+    found = judge(queries, documents)
+    assert found.rounds == 5
+    assert found.agreement < 0.8
+    assert torch.equal(found.queries, refine_labels(queries, documents, 5))
+
+
+def test_judge_leaves_labels_whose_groups_are_something_else() -> None:
+    """Two labels that differ along a quiet axis, and documents in two groups far apart along another."""
+    generator = torch.Generator().manual_seed(0)
+    documents = 0.3 * torch.randn(600, 8, generator=generator)
+    documents[:, 1] += 3.0 * (torch.arange(600) % 2) - 1.5
+    documents[:, 2] += 3
+    queries = torch.zeros(2, 8)
+    queries[:, 2] = 1
+    queries[:, 0] = torch.tensor([-1.0, 1.0])
+    queries[:, 1] = torch.tensor([-0.1, 0.1])
+    found = judge(queries, documents)
+    assert found.scatter > 3
+    assert found.rounds == 0
+    torch.testing.assert_close(found.queries, torch.nn.functional.normalize(queries))
+
+
+@pytest.mark.parametrize(("documents", "labels"), [(1, 3), (5, 1), (2, 2)])
+def test_judge_with_hardly_anything(documents: int, labels: int) -> None:
+    found = judge(rows(labels, seed=1), rows(documents))
+    assert torch.isfinite(found.queries).all()
+    assert math.isfinite(found.agreement)
+    assert math.isfinite(found.scatter)
+
+
+def test_scatter_between_groups_by_hand() -> None:
+    documents = torch.eye(2).repeat_interleave(2, dim=0)  # two at (1, 0), two at (0, 1); the mean is (.5, .5)
+    assert refinement._between(documents, torch.tensor([0, 0, 1, 1]), 2) == pytest.approx(1)
+    assert refinement._between(documents, torch.tensor([0, 1, 0, 1]), 3) == pytest.approx(0)
+    # one alone at (1, 0); three with mean (1/3, 2/3): (1 * 1/2 + 3 * 2/36) / (4 * 1/2)
+    assert refinement._between(documents, torch.tensor([0, 1, 1, 1]), 2) == pytest.approx(1 / 3)
+
+
+# --- edges -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refine", [5, "auto"])
+@pytest.mark.parametrize("documents", [torch.ones(1, 4), torch.ones(6, 4), torch.zeros(3, 4)])
+def test_without_deviation_it_is_finite(documents: Tensor, refine: int | str) -> None:
+    queries = torch.cat((torch.ones(1, 4), torch.eye(4), torch.zeros(1, 4)))
+    assert torch.isfinite(surprise(documents, queries, refine=refine)).all()
+
+
+def test_survives_an_outlier_too_small_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many equal documents one lies outside rounding, but leaves sigma within it: its z is infinite."""
+    documents = torch.eye(4)[:1].repeat(10_000, 1)
+    documents[7, 1] = 5e-6
+    queries = torch.eye(4)[:2]
+    assert FittedLabels.fit(queries, documents).z(documents)[7].tolist() == [0, math.inf]
+    for many in (256, 1):
+        monkeypatch.setattr(refinement, "MANY", many)
+        monkeypatch.setattr(refinement, "NEAREST", 2)
+        assert torch.isfinite(refine_labels(queries, documents, 3)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e18, 1e25])
+def test_the_length_of_documents_is_nothing(scale: float) -> None:
+    documents, queries = rows(60, dtype=torch.float32), rows(3, seed=1, dtype=torch.float32)
+    scaled = documents.clone()
+    scaled[::3] *= scale
+    want = refine_labels(queries, documents, 4)
+    torch.testing.assert_close(refine_labels(queries, scaled, 4), want, rtol=0, atol=1e-4)
+
+
+def test_rows_that_are_zero_or_denormal_give_no_nan() -> None:
+    documents = rows(60, dtype=torch.float32)
+    documents[0], documents[1] = 0, 1e-42
+    assert torch.isfinite(refine_labels(rows(3, seed=1, dtype=torch.float32), documents, 4)).all()
