@@ -7,6 +7,7 @@ that waits for the module to be imported by whoever needs it, registers after it
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import warnings
@@ -20,11 +21,12 @@ HOST = "transformers.pipelines"
 
 
 def register() -> None:
-    """Register the pipeline with transformers; a failure is a warning, since it happens inside a foreign import."""
-    try:
-        from surprise_hf.pipeline import register_task
+    """Import the pipeline, which registers itself; a failure is a warning, since this runs inside a foreign import.
 
-        register_task()
+    Where the pipeline's own import of transformers led here, it is half imported, and registers when it is done.
+    """
+    try:
+        importlib.import_module("surprise_hf.pipeline")
     except Exception as error:  # noqa: BLE001 (whatever it is, the import that we ride on must go on)
         warnings.warn(
             f"surprise_hf could not register its pipeline with transformers ({type(error).__name__}: {error});"

@@ -1,6 +1,7 @@
 """The transformers pipeline "surprise-zero-shot": texts and label names in, labels with scores out.
 
-sentence-transformers is imported when a model is loaded, not before: registering the task stays cheap.
+Importing this module registers the task. sentence-transformers is imported when a model is loaded, not before, so that
+this stays cheap.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .inputs import BATCH_SIZE, Label
 if TYPE_CHECKING:
     from .model import SurpriseModel
 
-__all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline", "register_task"]
+__all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline"]
 
 TASK = "surprise-zero-shot"
 DEFAULT_MODEL = ("sentence-transformers/sentence-t5-base", "main")  # the paper's encoder
@@ -446,10 +447,8 @@ def _as_model(model: Any) -> SurpriseModel:
     )
 
 
-def register_task() -> None:
-    """Make `TASK` known to `transformers.pipeline`."""
-    PIPELINE_REGISTRY.register_pipeline(
-        TASK, pipeline_class=SurpriseZeroShotPipeline, pt_model=_Loader, default={"model": DEFAULT_MODEL}, type="text"
-    )
-    # with it, Pipeline.save_pretrained would write `custom_pipelines`
-    del SurpriseZeroShotPipeline._registered_impl  # type: ignore[attr-defined]  # noqa: SLF001
+PIPELINE_REGISTRY.register_pipeline(
+    TASK, pipeline_class=SurpriseZeroShotPipeline, pt_model=_Loader, default={"model": DEFAULT_MODEL}, type="text"
+)
+# with it, Pipeline.save_pretrained would write `custom_pipelines`
+del SurpriseZeroShotPipeline._registered_impl  # type: ignore[attr-defined]  # noqa: SLF001

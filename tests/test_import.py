@@ -47,6 +47,7 @@ IMPORTS = {
         "except KeyError as error: assert 'Unknown task surprise-zero-shot' in str(error)\n"
         "else: raise AssertionError('known without surprise_hf')\nimport surprise_hf"
     ),
+    "our class first": "from surprise_hf import SurpriseZeroShotPipeline",
     "looked for before it is imported": (
         "import surprise_hf, importlib.util\nspec = importlib.util.find_spec('transformers.pipelines')\n"
         "assert 'PIPELINE_REGISTRY' in spec.loader.get_source(spec.name)\nfrom transformers import pipeline"
@@ -66,6 +67,7 @@ def test_task_is_known_in_either_import_order(order: str, st_path: Path):
         str(st_path),
     )
     assert done.stdout.split() == ["SurpriseZeroShotPipeline", "sentence-transformers/sentence-t5-base"], done.stderr
+    assert "could not register" not in done.stderr
 
 
 def test_a_pipeline_in_a_fresh_process(st_path: Path):
