@@ -25,6 +25,7 @@ class LabelledSet(NamedTuple):
 
     @property
     def names(self) -> list[str]:
+        """The labels that occur, sorted: the candidates."""
         return sorted(set(self.labels))
 
 

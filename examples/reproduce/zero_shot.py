@@ -37,6 +37,7 @@ class Encoder:
         self._model: SurpriseModel | None = None
 
     def __call__(self, texts: list[str]) -> torch.Tensor:
+        """Embeddings (n, d) float32 of the texts, from disk where they are."""
         from safetensors.torch import load_file, save_file
 
         key = hashlib.sha256(json.dumps([self.name, self.prompt, texts]).encode()).hexdigest()[:24]
@@ -61,6 +62,7 @@ def decide(encoder: Encoder, data: LabelledSet, weight: float) -> list[str]:
 
 
 def run(encoder: Encoder, data: LabelledSet) -> dict[str, object]:
+    """One row of the table."""
     row: dict[str, object] = {"model": encoder.name, "set": data.name, "n": len(data.texts), "labels": len(data.names)}
     for side, weight in (("cosine", 0.0), ("surprise", 1.0)):
         got = decide(encoder, data, weight)
@@ -70,6 +72,7 @@ def run(encoder: Encoder, data: LabelledSet) -> dict[str, object]:
 
 
 def table(rows: list[dict]) -> str:
+    """The rows as a markdown table."""
     lines = [
         "| model | set | n | labels | cosine acc. | surprise acc. | cosine F1 | surprise F1 |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
@@ -82,6 +85,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> None:
+    """Read the arguments, run every model on every set, write JSON and markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the sets, one folder each")
     parser.add_argument("--model", action="append", required=True, help="name=path or name=path,prompt; repeatable")
