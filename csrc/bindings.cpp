@@ -22,6 +22,10 @@ STABLE_TORCH_LIBRARY(surprise_hf, m) {
   m.def(
       "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"
       " bool normalize=True, bool exact=False) -> ()");
+  // Mean and variance of each query's similarity from the ensemble's mean and covariance.
+  m.def(
+      "ensemble_moments(Tensor mean, Tensor covariance, Tensor queries, *, bool normalize=True)"
+      " -> (Tensor mean, Tensor variance)");
   // Which CPU kernels this process uses.
   m.def("cpu_features() -> str");
 }

@@ -24,7 +24,7 @@ struct Columns {
   const T *mean_hi, *mean_lo, *inv_std, *edge;
 };
 
-enum class Epilogue { kCosines, kMoments, kStandardize, kTopK };
+enum class Epilogue { kCosines, kMoments, kStandardize, kTopK, kQuadratic };
 
 // What to do with the products of keys and one block of queries.
 template <class T>
@@ -52,6 +52,8 @@ struct Product {
   T* value = nullptr;
   int64_t* index = nullptr;
   T* similarity = nullptr;  // the psi beside each z, where wanted
+
+  // kQuadratic: the packed matrix is U, upper triangular with U + U^T = 2 C; out[row] = unit row . C unit row
 };
 
 template <class T>
@@ -60,6 +62,7 @@ struct Kernels {
   int64_t (*packed_size)(int64_t m, int64_t d);  // elements that pack() writes
   int64_t (*block_queries)(int64_t wanted);      // `wanted` rounded to whole panels
   void (*pack)(const Rows& queries, int64_t begin, int64_t end, T* packed);
+  void (*pack_triangle)(const double* matrix, int64_t d, T* packed);  // padded(d) * d elements
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 

@@ -289,6 +289,27 @@ void update_pass(const Rows& batch, double& count, double* mean, double* scatter
   count += rows;
 }
 
+// Means m . q^ and variances q^ . C q^ of all queries, in float64: C is symmetric, so half the product is enough.
+void quadratic_pass(const Rows& queries, const double* mean, const double* covariance, double* mu, double* variance) {
+  const Kernels<double>& k = table<double>();
+  const int64_t d = queries.d;
+  AlignedBuffer<double> packed(k.padded(d) * d);
+  k.pack_triangle(covariance, d, packed.get());
+  std::fill(variance, variance + queries.n, 0.0);
+  Product<double> job{queries, packed.get(), d, Epilogue::kQuadratic};
+  job.out = variance;
+  const Rows center{mean, Dtype::kDouble, 1, d, d, false};
+  AlignedBuffer<double> packed_mean(k.packed_size(1, d));
+  k.pack(center, 0, 1, packed_mean.get());
+  Product<double> dots{queries, packed_mean.get(), 1, Epilogue::kCosines};
+  dots.out = mu;
+  dots.out_stride = 1;
+  for_parts(parts_of(queries.n, d * d), [&](int64_t, int64_t begin, int64_t end) {
+    k.product(job, begin, end);
+    k.product(dots, begin, end);
+  });
+}
+
 // --- the ops -----------------------------------------------------------------------------------------------------
 
 // Calls f with a value of the compute type of `x`.
@@ -316,7 +337,7 @@ Pair pair_of(const Tensor& keys, const Tensor& queries, bool normalize) {
 }
 
 const double* moments_of(const Tensor& x, const char* name, int64_t m, Tensor& keep) {
-  STD_TORCH_CHECK(x.dim() == 1 && x.size(0) == m, name, " must hold one value per query");
+  STD_TORCH_CHECK(x.dim() == 1 && x.size(0) == m, name, " must hold ", m, " values");
   STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double, name, " must be float64");
   keep = m > 1 && x.stride(0) != 1 ? torch::stable::contiguous(x) : x;
   return static_cast<const double*>(keep.const_data_ptr());
@@ -407,6 +428,23 @@ void ensemble_update(const Tensor& count, const Tensor& mean, const Tensor& scat
   }
 }
 
+std::tuple<Tensor, Tensor> ensemble_moments(const Tensor& mean, const Tensor& covariance, const Tensor& queries,
+                                            bool normalize) {
+  Tensor keep, keep_mean, keep_covariance;
+  const Rows rows = rows_of(queries, "queries", normalize, keep);
+  const double* m = moments_of(mean, "mean", rows.d, keep_mean);
+  STD_TORCH_CHECK(covariance.dim() == 2 && covariance.size(0) == rows.d && covariance.size(1) == rows.d &&
+                      covariance.scalar_type() == ScalarType::Double,
+                  "covariance must be float64 of shape (", rows.d, ", ", rows.d, ")");
+  keep_covariance = torch::stable::contiguous(covariance);
+  Tensor mu = empty_like_rows(queries, {rows.n}, ScalarType::Double);
+  Tensor variance = empty_like_rows(queries, {rows.n}, ScalarType::Double);
+  if (rows.n > 0)
+    quadratic_pass(rows, m, static_cast<const double*>(keep_covariance.const_data_ptr()),
+                   static_cast<double*>(mu.mutable_data_ptr()), static_cast<double*>(variance.mutable_data_ptr()));
+  return {mu, variance};
+}
+
 std::string cpu_features() { return kernels().name; }
 
 }  // namespace
@@ -417,6 +455,7 @@ STABLE_TORCH_LIBRARY_IMPL(surprise_hf, CPU, m) {
   m.impl("surprise_from_moments", TORCH_BOX(&surprise_from_moments));
   m.impl("surprise_topk", TORCH_BOX(&surprise_topk));
   m.impl("ensemble_update", TORCH_BOX(&ensemble_update));
+  m.impl("ensemble_moments", TORCH_BOX(&ensemble_moments));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(surprise_hf, CompositeExplicitAutograd, m) {

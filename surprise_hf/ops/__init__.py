@@ -33,6 +33,7 @@ __all__ = [
     "build_info",
     "cosine_moments",
     "cosine_surprise",
+    "ensemble_moments",
     "ensemble_update",
     "surprise_from_moments",
     "surprise_topk",
@@ -205,3 +206,30 @@ def ensemble_update(
         if tuple(x.shape) != shape or x.dtype != torch.float64:
             raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
     _backend("ensemble_update", impl)(count, mean, scatter, batch.detach(), normalize=normalize, exact=exact)
+
+
+def ensemble_moments(
+    mean: Tensor, covariance: Tensor, queries: Tensor, *, normalize: bool = True, impl: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each query's similarity to documents known by their mean and covariance alone.
+
+    mu_q = m . q^ and sigma_q^2 = q^ . C q^ (design fact 1): O(d^2) a query however many documents there were.
+
+    Args:
+        mean: (d,) float64, mean of the unit documents.
+        covariance: (d, d) float64, symmetric, population covariance of the unit documents.
+        queries: (m, d) floating, same device.
+        normalize: False takes the queries as they are.
+
+    Returns:
+        mean (m,) and variance (m,), float64. Rounding may leave a variance of about -1e-17 in place of 0.
+
+    Raises:
+        TypeError, ValueError: as in `cosine_surprise`.
+    """
+    _check_rows("queries", queries)
+    dim = queries.shape[1]
+    for name, x, shape in (("mean", mean, (dim,)), ("covariance", covariance, (dim, dim))):
+        if tuple(x.shape) != shape or x.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
+    return _backend("ensemble_moments", impl)(mean, covariance, queries, normalize=normalize)

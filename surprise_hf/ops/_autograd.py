@@ -204,6 +204,25 @@ def _ensemble_update_fake(count, mean, scatter, batch, *, normalize=True, exact=
     return None
 
 
+def _ensemble_moments_fake(mean, covariance, queries, *, normalize=True):
+    shape = (queries.shape[0],)
+    return queries.new_empty(shape, dtype=torch.float64), queries.new_empty(shape, dtype=torch.float64)
+
+
+def _ensemble_moments_setup(ctx, inputs, keyword_only_inputs, output):
+    ctx.save_for_backward(*inputs)
+    ctx.normalize = keyword_only_inputs["normalize"]
+
+
+def _ensemble_moments_backward(ctx, g_mean, g_var):
+    """g_m = sum g_mu q^, g_C = sum g_var q^ q^T, g_q^ = g_mu m + 2 g_var C q^ (C symmetric)."""
+    mean, covariance, queries = ctx.saved_tensors
+    unit = ref.unit_rows(queries.to(torch.float64), ctx.normalize)
+    g_mean, g_var = _or_zero(g_mean, unit[:, 0]), _or_zero(g_var, unit[:, 0])
+    g_unit = g_mean[:, None] * mean + g_var[:, None] * (unit @ (covariance + covariance.T))
+    return g_mean @ unit, (g_var[:, None] * unit).T @ unit, _grad_rows(queries, unit, g_unit, ctx.normalize)
+
+
 def register() -> None:
     """Attach fakes and gradients to the schemas of `torch.ops.surprise_hf`."""
     library = torch.library
@@ -212,6 +231,7 @@ def register() -> None:
         ("cosine_moments", _cosine_moments_fake, _cosine_moments_backward, _cosine_moments_setup),
         ("surprise_from_moments", _from_moments_fake, _from_moments_backward, _from_moments_setup),
         ("surprise_topk", _topk_fake, _topk_backward, _topk_setup),
+        ("ensemble_moments", _ensemble_moments_fake, _ensemble_moments_backward, _ensemble_moments_setup),
     ):
         library.register_fake(f"{NAMESPACE}::{name}", fake)
         library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup)

@@ -26,6 +26,8 @@ SCHEMAS = (
     " str output='score') -> (Tensor values, Tensor indices)",
     "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"
     " bool normalize=True, bool exact=False) -> ()",
+    "ensemble_moments(Tensor mean, Tensor covariance, Tensor queries, *, bool normalize=True)"
+    " -> (Tensor mean, Tensor variance)",
 )
 
 HOW_TO_BUILD = (

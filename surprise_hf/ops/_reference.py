@@ -132,3 +132,11 @@ def ensemble_update(
     scatter += product + (old * rows / (old + rows)) * torch.outer(delta, delta)
     mean += delta * (rows / (old + rows))
     count += rows
+
+
+def ensemble_moments(
+    mean: Tensor, covariance: Tensor, queries: Tensor, normalize: bool = True
+) -> tuple[Tensor, Tensor]:
+    """mu = m . q^ and sigma^2 = q^ . C q^ (design fact 1); rounding may leave a variance just below 0."""
+    unit = unit_rows(queries.to(torch.float64), normalize)
+    return unit @ mean, ((unit @ covariance) * unit).sum(dim=1)

@@ -13,7 +13,14 @@ from .shapes import DTYPES, rows
 
 KEYS, QUERIES = rows(12, 9, torch.float64, 1), rows(5, 9, torch.float64, 2)
 MEAN, STD = ops.cosine_moments(KEYS, QUERIES)
-NAMES = ("cosine_surprise", "cosine_moments", "surprise_from_moments", "surprise_topk", "ensemble_update")
+NAMES = (
+    "cosine_surprise",
+    "cosine_moments",
+    "surprise_from_moments",
+    "surprise_topk",
+    "ensemble_update",
+    "ensemble_moments",
+)
 
 
 def call(name, keys, queries, mean, std, **options):
@@ -54,8 +61,9 @@ def test_opcheck(name, dtype):
         "surprise_from_moments": (keys, queries, MEAN, STD),
         "surprise_topk": (keys, queries, MEAN, STD, 3),
         "ensemble_update": (*state, keys),
+        "ensemble_moments": (state[1], state[2], queries),
     }[name]
-    options = {} if name in ("cosine_moments", "ensemble_update") else {"output": "z"}
+    options = {} if name in ("cosine_moments", "ensemble_update", "ensemble_moments") else {"output": "z"}
     tight = dtype == torch.float64
     torch.library.opcheck(
         getattr(torch.ops.surprise_hf, name),
@@ -85,6 +93,17 @@ def test_gradients(name, output, normalize):
         inputs = (KEYS, QUERIES) if name == "cosine_surprise" else (KEYS, QUERIES, MEAN, STD)
     inputs = tuple(x.clone().requires_grad_() for x in inputs)
     assert torch.autograd.gradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gradients_of_ensemble_moments(normalize):
+    mean = KEYS.mean(0).requires_grad_()
+    root = KEYS.clone().requires_grad_()  # the covariance is symmetric whatever moves: differentiate through it
+
+    def function(mean, root, queries):
+        return ops.ensemble_moments(mean, root.T @ root, queries, normalize=normalize)
+
+    assert torch.autograd.gradcheck(function, (mean, root, QUERIES.clone().requires_grad_()))
 
 
 def test_second_derivatives():

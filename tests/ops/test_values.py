@@ -118,6 +118,23 @@ def test_ensemble_update(shape, dtype, exact):
     assert torch.equal(state[2], state[2].T)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 4), (97, 17), (200, 100), (130, 385)], ids=str)
+def test_ensemble_moments(shape, dtype, normalize):
+    m, d = shape
+    documents, queries = rows(3 * d, d, torch.float64, 3), rows(m, d, dtype, 4)
+    unit = torch.nn.functional.normalize(documents, dim=1)
+    mean, variance = ops.ensemble_moments(
+        unit.mean(0), torch.cov(unit.T, correction=0).reshape(d, d), queries, normalize=normalize
+    )
+    q = queries.double()
+    psi = unit @ (torch.nn.functional.normalize(q, dim=1) if normalize else q).T
+    scale = 1.0 if normalize else q.square().sum(1).max().item() if m else 1.0
+    torch.testing.assert_close(mean, psi.mean(0), rtol=1e-12, atol=1e-14 * scale)
+    torch.testing.assert_close(variance, psi.var(0, correction=0), rtol=1e-9, atol=1e-14 * scale)
+
+
 def test_plain_dot_products():
     keys, queries = rows(50, 24, torch.float32, 1), rows(6, 24, torch.float32, 2)
     scores, mean, std = ops.cosine_surprise(keys, queries, normalize=False, output="cosine")
