@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize as l2_normalize
 
 from . import ops
+from .ops import compute_dtype, sigma_floor, unit_rows
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,23 +51,6 @@ def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
         if bad:
             more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
             raise ValueError(f"{name}: row {', '.join(map(str, bad[:5]))}{more} holds NaN or infinity; drop or fix it")
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 stays float64; anything narrower is computed in float32."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def unit_rows(x: Tensor) -> Tensor:
-    """L2-normalised rows in the compute dtype; zero rows stay zero, huge and tiny rows neither overflow nor vanish."""
-    x = x.to(compute_dtype(x.dtype))
-    tiny = torch.finfo(x.dtype).tiny
-    return l2_normalize(x / x.abs().amax(dim=1, keepdim=True).clamp_min(tiny), dim=1, eps=tiny)
-
-
-def sigma_floor(mean: Tensor, eps: float) -> Tensor:
-    """8 eps max(1, |mean|): a standard deviation at or below it is rounding noise and counts as 0 (design fact 4)."""
-    return 8 * eps * mean.abs().clamp(min=1.0)
 
 
 # --- the reservoir's random order --------------------------------------------------------------------------------
@@ -324,12 +307,11 @@ class Ensemble:
             TypeError, ValueError: as `update`.
         """
         check_rows("queries", queries, self.dim)
-        q = queries.detach().to(self.device, torch.float64)
-        q = unit_rows(q) if self.normalize else q
-        mean = q @ self.mean
-        var = ((q @ self.covariance) * q).sum(dim=1)
+        mean, var = ops.ensemble_moments(
+            self.mean, self.covariance, queries.detach().to(self.device), normalize=self.normalize
+        )
         floor = sigma_floor(mean, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
-        std = torch.where(var <= floor.square(), torch.zeros_like(var), var.clamp(min=0.0).sqrt())
+        std = torch.where(var <= floor.square(), 0.0, var.clamp(min=0.0).sqrt())
         return mean.to(queries.device), std.to(queries.device)
 
     # --- files ---------------------------------------------------------------------------------------------------

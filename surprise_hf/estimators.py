@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import ops
-from .ensemble import compute_dtype, sigma_floor
+from .ops import compute_dtype, sigma_floor
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ESTIMATORS = ("gaussian", "quantile", "empirical")

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from . import estimators as est
 from . import ops
-from .ensemble import Ensemble, check_rows, compute_dtype, sigma_floor, unit_rows
+from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
+from .ops import compute_dtype, sigma_floor, unit_rows
 from .refinement import refine_labels
 
 

@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from . import ops
-from .ensemble import Ensemble, compute_dtype, unit_rows
+from .ensemble import Ensemble
 from .estimators import row_slices
+from .ops import compute_dtype, unit_rows
 
 PULL, SHARPNESS = 0.4, 3.0  # a and t
 RIDGE, FEW = 4.0, 3.0  # r and f

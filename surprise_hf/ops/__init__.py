@@ -26,17 +26,20 @@ from torch import Tensor
 from . import _loader
 from . import _reference as ref
 from ._loader import build_info
-from ._reference import OUTPUTS
+from ._reference import OUTPUTS, compute_dtype, sigma_floor, unit_rows
 
 __all__ = [
     "OUTPUTS",
     "build_info",
+    "compute_dtype",
     "cosine_moments",
     "cosine_surprise",
     "ensemble_moments",
     "ensemble_update",
+    "sigma_floor",
     "surprise_from_moments",
     "surprise_topk",
+    "unit_rows",
 ]
 
 _loader.load()

@@ -34,9 +34,9 @@ def unit_rows(x: Tensor, normalize: bool = True) -> Tensor:
     return x / torch.where(zero, torch.ones_like(squares), squares).sqrt()
 
 
-def sigma_floor(mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """8 eps max(1, |mean|): at or below it a standard deviation is rounding noise and counts as 0."""
-    return 8 * torch.finfo(compute_dtype(dtype)).eps * mean.abs().clamp(min=1.0)
+def sigma_floor(mean: Tensor, eps: float) -> Tensor:
+    """8 eps max(1, |mean|): a standard deviation at or below it is rounding noise and counts as 0 (design fact 4)."""
+    return 8 * eps * mean.abs().clamp(min=1.0)
 
 
 def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
     wide = psi.to(torch.float64)
     mean = wide.mean(dim=0)
     var = (wide - mean).square().mean(dim=0)
-    dead = var.detach() <= sigma_floor(mean.detach(), psi.dtype).square()
+    dead = var.detach() <= sigma_floor(mean.detach(), torch.finfo(psi.dtype).eps).square()
     std = torch.where(dead, torch.zeros_like(var), torch.where(dead, torch.ones_like(var), var).sqrt())
     return mean, std
 
@@ -58,7 +58,7 @@ def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     gap = psi.to(torch.float64) - mean
     dead = std == 0
     z = gap / torch.where(dead, torch.ones_like(std), std)
-    edge = torch.where(gap.abs() <= sigma_floor(mean, psi.dtype), 0.0, torch.sign(gap) * math.inf)
+    edge = torch.where(gap.abs() <= sigma_floor(mean, torch.finfo(psi.dtype).eps), 0.0, torch.sign(gap) * math.inf)
     return torch.where(dead, edge, z).to(psi.dtype)
 
 
