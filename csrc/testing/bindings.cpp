@@ -10,6 +10,7 @@
 #include "cuda/product.cuh"
 #include "cuda/scatter.cuh"
 #include "cuda/topk.cuh"
+#include "testing/cpu_kernels.h"
 #include "testing/fiber_block.h"
 
 namespace py = pybind11;
@@ -201,6 +202,7 @@ py::tuple moments_of(double count, double shift, double sum, double sum_sq) {
 }  // namespace
 
 PYBIND11_MODULE(_testing, m) {
+  bind_cpu_kernels(m);
   m.def("normal_cdf", [](float z) { return normal_cdf(z); });
   m.def("log_tail", [](double z) { return log_tail(z); });
   m.def("standardize",

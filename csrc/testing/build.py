@@ -26,8 +26,7 @@ FLAGS = ["-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-unk
 def _compile(name: str, arguments: list[str]) -> Path:
     """Compile and link in one go where a source is newer than the result; replaced in one step."""
     out = OUT / name
-    sources = [CSRC / "surprise.h", CSRC / "bindings.cpp", *(CSRC / "cuda").iterdir(), *(CSRC / "testing").iterdir()]
-    if out.exists() and out.stat().st_mtime > max(file.stat().st_mtime for file in sources if file.is_file()):
+    if out.exists() and out.stat().st_mtime > max(file.stat().st_mtime for file in CSRC.rglob("*") if file.is_file()):
         return out
     OUT.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f"{os.getpid()}.{name}")
@@ -50,7 +49,8 @@ def build_bodies() -> Path:
 
     include = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
     name = f"_testing{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return _compile(name, [*include, str(CSRC / "testing/bindings.cpp")])
+    sources = [CSRC / "testing/bindings.cpp", CSRC / "testing/cpu_kernels.cpp", CSRC / "cpu/dispatch.cpp"]
+    return _compile(name, [*include, *map(str, [*sources, *sorted((CSRC / "cpu").glob("kernel_*.cpp"))])])
 
 
 def build_host_op() -> Path:

@@ -4,11 +4,7 @@ csrc/testing/fiber_block.h plays the block: barriers, warp exchanges, asynchrono
 fragment layouts. What only a GPU can show (speed, races between warps) is in test_cuda.py.
 """
 
-import importlib.util
 import math
-import runpy
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,19 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-ROOT = Path(__file__).resolve().parents[2]
 TYPES = ("float32", "float16", "bfloat16")
 # widths of every product shape, tails of rows, columns and chunks, several row tiles
 SHAPES = [(1, 1, 1), (3, 2, 5), (17, 8, 64), (130, 9, 36), (129, 31, 200), (20, 50, 72), (140, 77, 33), (300, 130, 40)]
-
-
-@pytest.fixture(scope="module")
-def bodies() -> ModuleType:
-    path = runpy.run_path(str(ROOT / "csrc/testing/build.py"))["build_bodies"]()
-    spec = importlib.util.spec_from_file_location("_testing", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def encode(x: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
