@@ -17,7 +17,7 @@ from . import ops
 from .ops import compute_dtype, sigma_floor
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-ESTIMATORS = ("gaussian", "quantile", "empirical")
+ESTIMATORS = ("gaussian", "quantile", "empirical", "tail", "auto")
 BLOCK = 1 << 20  # elements: 8 MiB in float64, and a handful of temporaries of that size
 
 Blocks = Callable[[], Iterator[Tensor]]

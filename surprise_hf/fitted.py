@@ -18,7 +18,8 @@ from . import ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .ops import compute_dtype, sigma_floor, unit_rows
-from .refinement import refine_labels
+from .refinement import SAMPLE, refine_labels, sample
+from .tails import Tails
 
 
 def crossover_weight(documents: int, weight: float | None = None, n_cross: float = 1000) -> float:
@@ -47,6 +48,7 @@ class FittedLabels:
         mean, std: (m,) float64, of the estimator: moments, or median and p84.13 - median.
         rescale: the map to psi^; None where weight = 1.
         columns: (m, e) ascending similarities of the ensemble, for the empirical estimator; else None.
+        tails: what scores promise, for the tail estimator and where "auto" has looked at it; else None.
         weight: w, snapped to 0 and 1.
         estimator, similarity, anchor: as in `surprise`.
     """
@@ -60,6 +62,7 @@ class FittedLabels:
     estimator: str = "gaussian"
     similarity: str = "cosine"
     anchor: int = -1
+    tails: Tails | None = None
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@ class FittedLabels:
             mean=self.mean.to(device),
             std=self.std.to(device),
             columns=columns,
+            tails=None if self.tails is None else self.tails.to(device),
         )
 
     def __len__(self) -> int:
@@ -181,6 +185,17 @@ class FittedLabels:
             scores[part], indices[part] = blend.gather(1, order).to(scores.dtype), order
         return scores, indices
 
+    def accept(self, keys: Tensor, impl: str = "auto") -> Tensor:
+        """How sure it is that a document belongs to any of the labels: 1 - how often one of none gets as far.
+
+        (n,) float64 in [0, 1]. By `Tails.accept` where there are tails, which knows that the best of m scores is large
+        by chance and how strange the document is; else the best score.
+        """
+        if self.tails is None:
+            return self.rank(keys, 1, impl)[0][:, 0].to(torch.float64)
+        best = ops.surprise_topk(keys, self.queries, self.mean, self.std, 1, output="z", impl=impl)[0]
+        return self.tails.accept(keys, best[:, 0])
+
     def decide(self, keys: Tensor, impl: str = "auto") -> Tensor:
         """The label of each document, (n,) int64, by the rule of `rank`."""
         return self.rank(keys, 1, impl)[1][:, 0]
@@ -202,6 +217,7 @@ class FittedLabels:
                 score, complement = below, 1 - below
             else:
                 z = est.standardize(psi, self.mean, self.std)
+                z = self.tails.label(z) if self.tails is not None and self.estimator == "tail" else z
                 score, complement = est.normal_cdf(z), est.normal_cdf(-z)
         if self.rescale is not None:
             w = self.weight
@@ -211,7 +227,7 @@ class FittedLabels:
 
     @property
     def _is_one_op(self) -> bool:
-        return self.weight == 1 and self.estimator != "empirical" and est.is_product(self.similarity)
+        return self.weight == 1 and self.estimator not in ("empirical", "tail") and est.is_product(self.similarity)
 
     def _op(self, keys: Tensor, output: str, impl: str) -> Tensor:
         normalize = self.similarity == "cosine"
@@ -257,6 +273,8 @@ class FittedLabels:
             state["rescale"] = torch.tensor(self.rescale, dtype=torch.float64)
         if self.columns is not None:
             state["columns"] = self.columns
+        if self.tails is not None:
+            state |= self.tails.state()
         return state
 
     @classmethod
@@ -291,6 +309,7 @@ class FittedLabels:
             estimator,
             similarity,
             anchor,
+            Tails.from_state(state) if estimator == "tail" or "tails_centre" in state else None,
         )
 
 
@@ -308,6 +327,7 @@ def freeze(
     impl: str,
 ) -> FittedLabels:
     """All of `FittedLabels` but the columns, which are as large as the score matrix."""
+    given = queries
     if refine:
         documents_of(ensemble, queries, "refine")
         queries = refine_labels(queries, ensemble, refine, impl=impl)
@@ -321,6 +341,14 @@ def freeze(
         mean, std = est.moments(
             documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
         )
+    tails = None
+    if estimator == "tail" or (estimator == "auto" and similarity == "cosine" and _enough(ensemble)):
+        rows = documents_of(ensemble, queries, "estimator='tail'")
+        other = given if refine else refine_labels(queries, ensemble, "auto", impl=impl)
+        tails = _fit_tails(rows, ensemble, queries, other, impl)
+    if estimator == "auto":
+        fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
+        estimator = "gaussian" if fits else "tail"
     rescale = None
     if weight < 1:
         rows = documents_of(ensemble, queries, f"a surprise weight of {weight:.3f}, below 1,")
@@ -328,7 +356,26 @@ def freeze(
         dtype = est.score_dtype(rows, queries)
         blocks = est.similarity_blocks(rows, queries, similarity, impl)
         rescale = Rescale.fit(blocks, len(rows) * len(queries), dtype, anchors)
-    return FittedLabels(queries, mean, std, rescale, None, weight, estimator, similarity, anchor)
+    return FittedLabels(queries, mean, std, rescale, None, weight, estimator, similarity, anchor, tails)
+
+
+SAME = 0.8  # a gaussian that promises 1 % and keeps it within this factor serves estimator="auto"
+ENOUGH = 200  # documents for a tail
+
+
+def _enough(ensemble: Tensor | Ensemble) -> bool:
+    return len(ensemble.reservoir if isinstance(ensemble, Ensemble) else ensemble) >= ENOUGH
+
+
+def _fit_tails(rows: Tensor, ensemble: Tensor | Ensemble, queries: Tensor, other: Tensor, impl: str) -> Tails:
+    """The laws of labels (m, d) on these documents, `other` being their other view."""
+    rows = sample(rows, max(1024, min(SAMPLE, (1 << 22) // max(len(queries), 1))))
+    context = ensemble if isinstance(ensemble, Ensemble) else Ensemble.from_embeddings(rows, reservoir=0)
+    z, z_other = (
+        ops.surprise_from_moments(rows, labels, *context.moments(labels), output="z", impl=impl)
+        for labels in (queries, other.to(queries.dtype))
+    )
+    return Tails.fit(rows, context, z, z_other)
 
 
 def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:
@@ -356,8 +403,9 @@ def check_options(estimator: str, similarity: str, anchor: int, refine: int | st
         raise ValueError(f"anchor=0 is the paper's form for the cosine; {similarity} is anchored at its extremes")
     if refine != "auto" and (isinstance(refine, bool) or not isinstance(refine, int) or refine < 0):
         raise ValueError(f"refine must be 'auto' or a number of rounds, 0 or more, got {refine!r}")
-    if refine and similarity != "cosine":
-        raise ValueError(f"refine works on the cosine, not on {similarity}")
+    for name in [name for name, asked in (("refine", refine), ("estimator='tail'", estimator == "tail")) if asked]:
+        if similarity != "cosine":
+            raise ValueError(f"{name} works on the cosine, not on {similarity}")
 
 
 def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:

@@ -130,8 +130,9 @@ class SurpriseZeroShotPipeline(Pipeline):
             hypothesis_template: what to embed for a label, `{}` being the label. Default: the model's, which is
                 "this matter is {}" unless set.
             multi_label: True judges every label by itself: with `threshold`, those that reach it are listed.
-            threshold: the least score, 0 to 1. Without `multi_label`, a document whose best label does not reach it
-                gets none.
+            threshold: 1 - the chance of a false label, 0 to 1, measured on the ensemble: at 0.99 about 1 % of the
+                documents that do not belong to a label reach it. Without `multi_label`, a document gets no label
+                where one that belongs to none would get as far with its best (`surprise_hf.tails`).
             top_k: list no more than this many labels.
             ensemble: the documents that give a similarity its context: texts, embeddings (tensor or array), an
                 `Ensemble`, or the path of one. Default: the ensemble stored in the model; without one, the documents
@@ -139,7 +140,8 @@ class SurpriseZeroShotPipeline(Pipeline):
             surprise_weight: w, from 0 (rescaled similarity) to 1 (surprise). Default: tanh(e / n_cross) for an
                 ensemble of e documents.
             n_cross: of that default, 1000.
-            estimator: "gaussian" (default), "quantile" or "empirical".
+            estimator: "gaussian" (default without a threshold), "quantile", "empirical", "tail" or
+                "auto" (default with one: the tail where the gaussian does not keep its promise).
             refine: rounds of refinement, default 0; or "auto", as in `surprise_hf.surprise`.
             batch_size: of the encoder, 32 by default. Datasets and generators are read in steps of it.
             num_workers: accepted as in other pipelines; tokenising needs no worker here.
@@ -306,6 +308,8 @@ class _Call:
         self.is_stored = "ensemble" not in given and self.model.ensemble is not None
         self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else self.model.ensemble
         self._fitted: FittedLabels | None = None
+        if self.threshold is not None and "estimator" not in self._stored_options():
+            self.options.setdefault("estimator", "auto")
 
     def _read_labels(self, labels: Any) -> list[Label]:
         if labels is None:
@@ -420,12 +424,13 @@ class _Call:
         """Labels and scores of each row, best first, after `top_k` and `threshold`."""
         k = min(self.top_k or len(labels), len(labels))
         scores, order = fitted.rank(emb, k)
+        sure = scores[:, 0] if fitted.tails is None or self.multi_label else fitted.accept(emb)
         results = {}
-        for row, values, at in zip(rows, scores.tolist(), order.tolist(), strict=True):
+        for row, values, at, least in zip(rows, scores.tolist(), order.tolist(), sure.tolist(), strict=True):
             kept = list(zip(at, values, strict=True))
             if self.threshold is not None and self.multi_label:
                 kept = [(i, value) for i, value in kept if value >= self.threshold]
-            elif self.threshold is not None and values[0] < self.threshold:
+            elif self.threshold is not None and least < self.threshold:
                 kept = []
             results[row] = [labels[i] for i, _ in kept], [value for _, value in kept]
         return results

@@ -39,7 +39,9 @@ def surprise(
         weight: w between 0 (psi^ alone) and 1 (S alone); None gives tanh(e / n_cross) for e documents.
         n_cross: of the crossover.
         estimator: of S: "gaussian" (mean and sigma), "quantile" (median and p84.13) or "empirical" (the definition:
-            the fraction of the ensemble below, values within rounding counting as ties).
+            the fraction of the ensemble below, values within rounding counting as ties); "tail" (z by the law of
+            documents foreign to a label, `surprise_hf.tails`: what a threshold should stand on); "auto" takes the
+            tail where the gaussian does not keep its promise, from 200 documents on.
         similarity: "cosine", "dot", "euclidean" or "manhattan" (negated distances).
         anchor: the cosine that psi^ maps to 0: -1, or 0 as in the paper (which can leave [0, 1]).
         refine: rounds of `refine_labels` first (cosine only), 0 for none; "auto" decides from the ensemble.

@@ -1,0 +1,156 @@
+"""What a score promises: how often documents that do not belong to a label reach it ("none of these").
+
+The gaussian estimate takes the whole ensemble for a bell curve. Its upper tail is neither: it holds each label's own
+documents, and the others are skewed. Here it is measured on the ensemble, with a document counted as foreign to label
+q by 1 - p_q, p = softmax over labels of the sum of its z for the labels as given and as refined (two views that err on
+different documents). Two laws come out, each an increasing map from z to the quantile of a normal, one for all labels,
+so that the order of labels stays that of z:
+
+- of a label: z of foreign documents, all labels together;
+- of a document: the best z of a document that belongs to no label, less how strange it is to the whole ensemble. The
+  largest of m scores is larger than any one; a document's own label is taken away by its p.
+
+Strangeness is log (k^ - m)' (C / c + 1)^-1 (k^ - m), c the mean eigenvalue of C, standardised over the ensemble.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .ensemble import Ensemble
+from .estimators import normal_cdf, row_slices
+from .ops import unit_rows
+
+KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
+BEYOND = 10
+
+
+@dataclass(frozen=True)
+class Law:
+    """An increasing map of z to a standard normal: linear between knots, beyond them with the slope of that half.
+
+    Attributes:
+        z: (K,) float64, increasing.
+        normal: (K,) float64, what each becomes.
+    """
+
+    z: Tensor
+    normal: Tensor
+
+    @classmethod
+    def fit(cls, z: Tensor, weight: Tensor, documents: int) -> Law:
+        """From values (v,) and weights (v,) of `documents` documents."""
+        rare = min(max(BEYOND / max(documents, 1), math.erfc(REACH / math.sqrt(2)) / 2), 0.3)
+        reach = -float(torch.special.ndtri(torch.tensor(rare, dtype=torch.float64)))
+        normal = torch.linspace(-reach, reach, KNOTS, dtype=torch.float64, device=z.device)
+        value, order = z.to(torch.float64).sort()
+        rank = weight.to(torch.float64)[order].cumsum(dim=0)
+        at = torch.searchsorted(rank, normal_cdf(normal) * rank[-1]).clamp(max=len(value) - 1)
+        knots = value[at].clamp(-1e6, 1e6)
+        keep = torch.cat((knots[1:] > knots[:-1], knots.new_ones(1, dtype=torch.bool)))  # of equal ones the last
+        return cls(knots[keep], normal[keep])
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """float64, of the shape of z; infinities stay."""
+        z = z.to(torch.float64)
+        if len(self.z) < 3:
+            return z
+        at = torch.searchsorted(self.z, z.contiguous()).clamp(1, len(self.z) - 1)
+        slope = self.normal.diff() / self.z.diff()
+        inside = self.normal[at - 1] + (z - self.z[at - 1]) * slope[at - 1]
+        middle, last = len(self.z) // 2, len(self.z) - 1
+        for end, beyond in ((0, z < self.z[0]), (last, z > self.z[last])):
+            tilt = (self.normal[end] - self.normal[middle]) / (self.z[end] - self.z[middle])
+            inside = torch.where(beyond, self.normal[end] + (z - self.z[end]) * tilt, inside)
+        return inside
+
+
+@dataclass(frozen=True)
+class Tails:
+    """The two laws, and what strangeness needs. Build with `fit`.
+
+    Attributes:
+        label, document: the laws.
+        centre: (d,) float64, the mean of the unit documents.
+        spread: (d, d) float64, (C / c + 1)^-1.
+        usual: (2,) float64, mean and deviation of the logarithm over the ensemble.
+    """
+
+    label: Law
+    document: Law
+    centre: Tensor
+    spread: Tensor
+    usual: Tensor
+
+    @classmethod
+    def fit(cls, documents: Tensor, context: Ensemble, z: Tensor, z_other: Tensor) -> Tails:
+        """From documents (n, d) of the ensemble, their z (n, m) for the labels, and for the other view of them."""
+        labels = z.shape[1]
+        own = (z.clamp(-1e6, 1e6) + z_other.clamp(-1e6, 1e6)).to(torch.float64).softmax(dim=1)
+        own = own if labels > 1 else torch.zeros_like(own)
+        law = Law.fit(z.flatten(), 1 - own.flatten(), len(documents))
+        covariance = context.covariance.to(documents.device)
+        scale = (covariance.trace() / len(covariance)).clamp_min(torch.finfo(torch.float64).tiny)
+        eye = torch.eye(len(covariance), dtype=torch.float64, device=documents.device)
+        centre, spread = context.mean.to(documents.device), torch.linalg.inv(covariance / scale + eye)
+        # a document has pulled C its way: without itself it would be this much further out (Sherman and Morrison)
+        far = _distance(documents, centre, spread)
+        strange = (far / (1 - (far / (scale * len(context))).clamp(max=0.99))).log()
+        mean, std = strange.mean(), strange.std(correction=0)
+        usual = torch.stack((mean, torch.where(std > 1e-9, std, 1.0)))
+        two, at = z.to(torch.float64).topk(min(2, labels), dim=1)
+        two = two.clamp(-1e6, 1e6) - ((strange - mean) / usual[1]).unsqueeze(1)
+        belongs = own.gather(1, at[:, :1])[:, 0]
+        weight = torch.stack((1 - belongs, belongs))[: two.shape[1]]
+        return cls(law, Law.fit(two.T.flatten(), weight.flatten(), len(documents)), centre, spread, usual)
+
+    def strangeness(self, keys: Tensor) -> Tensor:
+        """(n,) float64: standard deviations above what documents of the ensemble have."""
+        return (_distance(keys, self.centre, self.spread).log() - self.usual[0]) / self.usual[1]
+
+    def accept(self, keys: Tensor, best: Tensor) -> Tensor:
+        """1 - how often a document of no label gets as far as keys (n, d) with their best z (n,): (n,) float64."""
+        return normal_cdf(self.document(best.to(torch.float64) - self.strangeness(keys)))
+
+    def promise(self, tail: float) -> float:
+        """How often foreign documents exceed the gaussian z that promises `tail`."""
+        z = -torch.special.ndtri(torch.tensor([tail], dtype=torch.float64, device=self.centre.device))
+        return float(normal_cdf(-self.label(z)))
+
+    def to(self, device: torch.device | str) -> Tails:
+        """The same on another device."""
+        return Tails.from_state({name: value.to(device) for name, value in self.state().items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """As flat tensors."""
+        parts = {"label_z": self.label.z, "label_normal": self.label.normal}
+        parts |= {"document_z": self.document.z, "document_normal": self.document.normal}
+        parts |= {"centre": self.centre, "spread": self.spread, "usual": self.usual}
+        return {f"tails_{name}": value for name, value in parts.items()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> Tails:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing, or is no tensor.
+        """
+        names = ("label_z", "label_normal", "document_z", "document_normal", "centre", "spread", "usual")
+        parts = [part for name in names if isinstance(part := state.get(f"tails_{name}"), Tensor)]
+        if len(parts) < len(names):
+            raise ValueError("fitted labels lack a part: `tails_...` belong to the estimator 'tail'")
+        return cls(Law(*parts[:2]), Law(*parts[2:4]), *parts[4:])
+
+
+def _distance(rows: Tensor, centre: Tensor, spread: Tensor) -> Tensor:
+    """(n,) float64, (k^ - m)' spread (k^ - m), in blocks."""
+    parts = []
+    for part in row_slices(len(rows), rows.shape[1]):
+        gap = unit_rows(rows[part]).to(torch.float64) - centre
+        parts.append(((gap @ spread) * gap).sum(dim=1))
+    return torch.cat(parts).clamp_min(1e-12)
