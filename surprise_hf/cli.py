@@ -1,0 +1,472 @@
+"""The command `surprise-hf`. A subcommand is one function that adds its parser and one that runs it.
+
+Everything heavy is imported where a command needs it: `surprise-hf --help` imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import __version__, tables
+from .tables import FORMATS, STDIN
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .jobs import ChunkFile, Job
+    from .pipeline import SurpriseZeroShotPipeline
+
+PROGRAM = "surprise-hf"
+DEFAULT_MODEL = "sentence-transformers/sentence-t5-base"  # of pipeline.DEFAULT_MODEL, which costs seconds to import
+CHUNK = 16  # batches: what an interruption loses at most; sorting by length needs some to choose from
+
+EPILOG = """\
+examples:
+  surprise-hf classify mail.csv --text-column body --labels billing,delivery,praise --out labelled.csv
+  surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
+  surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
+
+exit status: 0 done, 1 a problem with the input or the model, 2 wrong arguments, 130 interrupted.
+"""
+
+CLASSIFY = """\
+Give each document of a table the label that fits it best, without training.
+
+The output has the columns of the input, and `label` and `score` (0 to 1) after them; with --top-k also `label_2`,
+`score_2` and so on. A document without text keeps its row and gets no label.
+
+A score tells how far a document stands out from an ensemble of documents. Without --ensemble (and without one stored
+in the model), these are the documents of IN: all of them are embedded first, and scored when the last one is. With an
+ensemble each row is scored as it comes, and gets the same score whatever stands beside it.
+"""
+
+RESUME = """\
+interrupted runs:
+  Every finished chunk (16 batches) is kept: in OUT, or for parquet in OUT.partial until the end. The folder
+  OUT.partial also holds the embeddings where the documents of IN are the ensemble, since no score is known before
+  the last document is embedded. The same command with --resume goes on after the last finished chunk and, on the same
+  machine, ends with the same bytes as a run without interruption; where nothing is left to do it does nothing. It
+  refuses to go on with other arguments or another input.
+
+examples:
+  surprise-hf classify mail.csv --text-column body --labels billing,delivery,praise --out labelled.csv
+  surprise-hf classify mail.csv --text-column body --labels-file labels.txt --model intfloat/multilingual-e5-small \\
+      --prompt "query: " --top-k 3 --out labelled.parquet
+  zcat mail.jsonl.gz | surprise-hf classify - --format jsonl --text-column body --labels spam,ham | head
+"""
+
+
+class UsageError(ValueError):
+    """Arguments that do not go together."""
+
+
+# --- classify ----------------------------------------------------------------------------------------------------
+
+
+def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `classify`."""
+    parser = commands.add_parser(
+        "classify", help="label the documents of a table", description=CLASSIFY, epilog=RESUME, parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    _add_input(parser)
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument("--labels", metavar="A,B,C", help="the labels, separated by commas")
+    labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line (commas may be part of it)")
+    _add_model(parser)
+    parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
+    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    parser.add_argument("--multi-label", action="store_true", help="judge each label by itself and list all of them")
+    parser.add_argument("--threshold", type=_share, metavar="X", help="least score to list a label, 0 to 1")
+    parser.add_argument("--top-k", type=_positive, metavar="K", help="labels to list (default 1; all for multi-label)")
+    parser.add_argument(
+        "--surprise-weight", type=_share, metavar="W",
+        help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
+    )  # fmt: skip
+    parser.add_argument("--estimator", choices=("gaussian", "quantile", "empirical"), help="default: gaussian")
+    parser.add_argument("--refine", type=_rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+    parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
+    parser.add_argument("--out-format", choices=FORMATS, help="default: by the end of OUT; csv for standard output")
+    parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run (see below)")
+    parser.set_defaults(run=classify)
+
+
+def classify(args: argparse.Namespace) -> None:
+    """Label the documents of a table."""
+    fmt, out_fmt = _input_format(args), _output_format(args)
+    out = None if args.out is None else Path(args.out)
+    if args.resume and out is None:
+        raise UsageError("--resume needs --out")
+    _check_folder(args.out)
+    if out is not None and args.input != STDIN and out.exists() and out.resolve() == Path(args.input).resolve():
+        raise UsageError("--out is the input file itself, which an interrupted run would lose")
+    if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
+        _say(f"{out} is complete: nothing to resume")
+        return
+    from .inputs import as_labels, check_template
+
+    labels = as_labels(_given_labels(args)) if args.labels or args.labels_file else None
+    scoring = {
+        "candidate_labels": labels,
+        "hypothesis_template": None if args.template is None else check_template(args.template),
+        "multi_label": args.multi_label,
+        "threshold": args.threshold,
+        "top_k": args.top_k,
+        "ensemble": args.ensemble,
+        "surprise_weight": args.surprise_weight,
+        "estimator": args.estimator,
+        "refine": args.refine,
+    }
+    scoring = {name: value for name, value in scoring.items() if value is not None}
+    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
+        _check_free(tables.result_names(args.top_k or 1, args.prefix), source.rows)  # loading a model takes seconds
+        run = _Classifier(_load_pipeline(args), scoring, args, source.rows)
+        from .jobs import Job
+
+        identity = {
+            "version": __version__,
+            "input": source.digest,
+            "format": [fmt, out_fmt],
+            "text column": args.text_column,
+            "model": args.model,
+            "prompt": args.prompt,
+            **{name.replace("_", " "): value for name, value in scoring.items()},
+            "ensemble": tables.digest(Path(args.ensemble)) if args.ensemble else None,
+            "columns": run.names,
+            "batch size": args.batch_size,
+        }
+        with Job(out, out_fmt, identity, args.resume) as job:
+            args.hint = "what is finished is kept" if out else "a run with --out FILE can be resumed"
+            args.resumable = out is not None
+            run.write(job, out_fmt)
+            job.finish()
+
+
+class _Classifier:
+    """Labels the rows of one table, a chunk at a time."""
+
+    def __init__(
+        self, pipe: SurpriseZeroShotPipeline, scoring: dict[str, Any], args: argparse.Namespace, rows: Any
+    ) -> None:
+        from .pipeline import _Call
+
+        self.model, self.rows, self.column, self.batch_size = pipe.model, rows, args.text_column, args.batch_size
+        if "candidate_labels" not in scoring and pipe.model.candidate_labels is None:
+            raise UsageError("no labels: give --labels a,b,c or --labels-file FILE (the model has none stored)")
+        self.call = _Call(pipe, scoring, args.batch_size)
+        count = len(self.call.labels)
+        self.call.top_k = min(args.top_k or (count if args.multi_label else 1), count)
+        self.names = tables.result_names(self.call.top_k, args.prefix)
+        _check_free(self.names, rows)
+        self._cut = self._embedded = 0
+
+    def write(self, job: Job, fmt: str) -> None:
+        """Everything that is not yet written."""
+        from .inputs import warn_cut
+
+        kept = job.chunk_file("embeddings") if self.call.context is None else None
+        if kept is not None:
+            for _, start, stop in self._chunks(len(kept.ends), "Embedding"):
+                kept.append(self._embed(start, stop)[1].cpu().numpy().tobytes())
+            self._use_own_documents(kept)
+        elif self.call.context is not None and not self.call.is_stored:
+            self._settle_weight(len(self.call.context))
+        for index, start, stop in self._chunks(job.done, "Labelling"):
+            found = {}
+            if kept is None:
+                at, emb = self._embed(start, stop)
+            else:
+                at, emb = [i for i, _ in self._texts(start, stop)], self._embeddings(kept, index, index + 1)
+            if at:
+                found = self.call.rank(self.call.fitted(emb), self.call.labels, emb, at)
+            more = tables.result_columns(found, stop - start, self.names)
+            job.append(tables.encode(self.rows, start, stop, more, fmt))
+        warn_cut(self._cut, self._embedded, "documents", self.model.max_seq_length)
+
+    def _chunks(self, done: int, what: str) -> Iterator[tuple[int, int, int]]:
+        """Number, first row and end of every chunk after those done, with a progress bar."""
+        from tqdm import tqdm
+
+        size, total = CHUNK * self.batch_size, len(self.rows)
+        first = min(done * size, total)
+        with tqdm(total=total, initial=first, desc=what, unit="doc", disable=not sys.stderr.isatty()) as bar:
+            for start in range(first, total, size):
+                stop = min(start + size, total)
+                yield start // size, start, stop
+                bar.update(stop - start)
+
+    def _texts(self, start: int, stop: int) -> list[tuple[int, str]]:
+        """The rows of a chunk that have text, numbered from its start."""
+        from .inputs import is_blank
+
+        return [(i, text) for i, text in enumerate(self.rows[self.column][start:stop]) if not is_blank(text)]
+
+    def _embed(self, start: int, stop: int) -> tuple[list[int], Tensor]:
+        found = self._texts(start, stop)
+        emb, cut = self.model.embed(
+            [text for _, text in found],
+            batch_size=self.batch_size,
+            show_progress_bar=False,
+            rows=[start + i for i, _ in found],
+        )
+        self._cut, self._embedded = self._cut + cut, self._embedded + len(found)
+        return [i for i, _ in found], emb
+
+    def _embeddings(self, kept: ChunkFile, first: int, stop: int) -> Tensor:
+        """Embeddings of chunks first ... stop - 1, (n, d) float32, mapped from the file rather than read."""
+        import torch
+
+        width, ends = self.model.dim, [0, *kept.ends]
+        if not ends[-1]:
+            return torch.empty(0, width)
+        everything = torch.from_file(str(kept.path), shared=False, size=ends[-1] // 4).view(-1, width)
+        return everything[ends[first] // 4 // width : ends[stop] // 4 // width]
+
+    def _use_own_documents(self, kept: ChunkFile) -> None:
+        """Make the documents of the table the ensemble, exactly as one call of the pipeline would."""
+        self.call.context = self._embeddings(kept, 0, len(kept.ends))
+        self._settle_weight(len(self.call.context))
+
+    def _settle_weight(self, documents: int) -> None:
+        """The default weight for so many documents, and a word where it is small: in the words of this command."""
+        from .fitted import crossover_weight
+        from .pipeline import SMALL_WEIGHT
+
+        if "weight" in self.call.options:
+            return
+        weight = self.call.options["weight"] = crossover_weight(documents)
+        if weight < SMALL_WEIGHT:
+            _say(
+                f"note: the ensemble has {documents:,} documents, so surprise has the weight {weight:.3f} and plain"
+                " similarity the rest; a larger --ensemble, or --surprise-weight 1, changes that"
+            )
+
+
+# --- fit-ensemble ------------------------------------------------------------------------------------------------
+
+
+def add_fit_ensemble(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `fit-ensemble`."""
+    parser = commands.add_parser(
+        "fit-ensemble", help="make an ensemble of the documents of a table", parents=[common],
+        description="Read documents of the usual kind once and keep what `classify --ensemble` needs to know of them"
+        " (some MB, whatever their number). Labels are not needed yet. Use the same model and prompt in both.",
+    )  # fmt: skip
+    _add_input(parser)
+    _add_model(parser)
+    parser.add_argument("--out", required=True, metavar="E", help="the file to write, such as mail.safetensors")
+    parser.set_defaults(run=fit_ensemble)
+
+
+def fit_ensemble(args: argparse.Namespace) -> None:
+    """Write the ensemble of a table's documents."""
+    fmt = _input_format(args)
+    args.hint = "nothing was written"
+    _check_folder(args.out)
+    with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
+        model = _load_pipeline(args).model
+        model.fit_ensemble(source.rows[args.text_column], batch_size=args.batch_size)
+    assert model.ensemble is not None
+    model.ensemble.save(args.out)
+    _say(f"{args.out}: {len(model.ensemble):,} documents, {model.dim} dimensions")
+
+
+# --- info --------------------------------------------------------------------------------------------------------
+
+
+def add_info(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `info`."""
+    text = "show versions, the compiled op and the devices"
+    commands.add_parser("info", help=text, description=text.capitalize() + ".", parents=[common]).set_defaults(run=info)
+
+
+def info(_: argparse.Namespace) -> None:
+    """Print what is installed."""
+    import platform
+    from importlib.metadata import version
+
+    import torch
+
+    from .ops import build_info
+
+    lines = {"surprise_hf": __version__, "python": f"{platform.python_version()} ({platform.machine()})"}
+    lines |= {name: version(name) for name in ("torch", "transformers", "sentence-transformers", "datasets")}
+    op = build_info()
+    lines["op"] = str(op["implementation"])
+    lines["op, CPU"] = op["cpu_library"] or f"absent: {op['cpu_reason']}"
+    lines["op, CUDA"] = op["cuda_library"] or f"absent: {op['cuda_reason']}"
+    lines["CPU features"] = str(op["cpu_features"])
+    lines["threads"] = str(torch.get_num_threads())
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    lines["CUDA devices"] = ", ".join(devices) or "none"
+    for name, value in lines.items():
+        print(f"{name:<22}{value}")
+
+
+# --- shared by the commands --------------------------------------------------------------------------------------
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="IN", help="a CSV, TSV, JSONL or parquet file, or - for standard input")
+    parser.add_argument("--text-column", required=True, metavar="C", help="the column that holds the documents")
+    parser.add_argument("--format", choices=FORMATS, help="of IN (default: by the end of its name)")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="M",
+        help="Hub id or folder of an encoder or of a saved SurpriseModel (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--prompt", metavar="TEXT", help='put before every text; E5 models need "query: "')
+    parser.add_argument("--device", metavar="D", help="such as cpu or cuda:0 (default: an accelerator if there is one)")
+    parser.add_argument("--batch-size", type=_positive, default=32, metavar="N", help="of the encoder (default 32)")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
+    return value
+
+
+def _rounds(text: str) -> int | str:
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of rounds or auto, got {text}")
+    return text if text == "auto" else int(text)
+
+
+def _input_format(args: argparse.Namespace) -> str:
+    fmt = args.format or tables.format_of(args.input)
+    if fmt is None:
+        what = "standard input" if args.input == STDIN else args.input
+        raise UsageError(f"the format of {what} is unknown: give --format {'|'.join(FORMATS)}")
+    return fmt
+
+
+def _output_format(args: argparse.Namespace) -> str:
+    fmt = args.out_format or ("csv" if args.out is None else tables.format_of(args.out))
+    if fmt is None:
+        raise UsageError(f"the format of {args.out} is unknown: give --out-format {'|'.join(FORMATS)}")
+    return fmt
+
+
+def _check_folder(out: str | None) -> None:
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise FileNotFoundError(f"no such folder: {Path(out).parent}")
+    if out is not None and Path(out).is_dir():
+        raise IsADirectoryError(f"{out} is a folder")
+
+
+def _check_free(names: Sequence[str], rows: Any) -> None:
+    taken = [name for name in names if name in rows.column_names]
+    if taken:
+        raise UsageError(f"the input has a column {taken[0]!r} already: rename the new ones, as by --prefix predicted_")
+
+
+def _given_labels(args: argparse.Namespace) -> str | list[str]:
+    if args.labels:
+        return args.labels
+    try:
+        lines = Path(args.labels_file).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.labels_file} is not UTF-8 ({error})") from error
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{args.labels_file} holds no label")
+    return [line for line in lines if line.strip()]
+
+
+def _load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    from .model import SurpriseModel
+    from .pipeline import SurpriseZeroShotPipeline
+
+    try:
+        model = SurpriseModel.from_pretrained(args.model, device=args.device)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"can't load the model {args.model}: {error}") from error
+    # the pipeline would move it to the first accelerator
+    return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
+
+
+def _say(message: str) -> None:
+    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+COMMANDS: tuple[Callable[[Any, argparse.ArgumentParser], None], ...] = (add_classify, add_fit_ensemble, add_info)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of everything."""
+    parser = argparse.ArgumentParser(
+        PROGRAM,
+        description="Zero-shot labels by the surprise score of text embeddings.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show where an error comes from")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in COMMANDS:
+        add(commands, common)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: arguments; those of the process by default.
+
+    Returns:
+        the exit status: 0 done, 1 a problem with the input, 2 arguments that do not go together, 130 interrupted,
+        141 standard output was closed. Arguments that can't be read raise SystemExit(2).
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = build_parser().parse_args(argv)
+    args.hint, args.resumable = "", False
+    again = shlex.join([PROGRAM, *argv, *(() if "--resume" in argv else ("--resume",))])
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        try:
+            args.run(args)
+        except KeyboardInterrupt:
+            _say("; ".join(filter(None, ("interrupted", args.hint, args.resumable and f"go on with: {again}"))))
+            return 130
+        except BrokenPipeError:  # the reader of standard output has seen enough, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except Exception as error:
+            if args.debug:
+                raise
+            known = isinstance(error, (ValueError, OSError))
+            _say(f"error: {error}" if known else f"error: {type(error).__name__}: {error} (--debug shows where)")
+            if args.resumable:
+                _say(f"{args.hint}; go on with: {again}")
+            return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

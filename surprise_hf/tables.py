@@ -1,0 +1,216 @@
+"""Tables of documents for the command line: read whole, written chunk by chunk.
+
+`datasets` does the reading, into a temporary Arrow file, so a table may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+FORMATS = ("csv", "tsv", "jsonl", "parquet")
+SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+STDIN = "-"
+
+
+def format_of(path: str) -> str | None:
+    """One of FORMATS by the end of the name, or None."""
+    return SUFFIXES.get(Path(path).suffix.lower())
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that was read: its rows, and the hash of the file they came from."""
+
+    rows: Dataset
+    digest: str
+
+
+@contextmanager
+def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
+    """Open a table.
+
+    Args:
+        path: of the file, or "-" for standard input.
+        fmt: one of FORMATS.
+        column: that must be there and hold text.
+        exact: take every cell of a CSV or TSV as the text it is (007 stays 007), for writing it out as text again;
+            otherwise numbers become numbers, as `datasets` finds them.
+
+    Raises:
+        OSError: no such file.
+        ValueError: the table is empty or damaged, or has no such column of text.
+    """
+    name = "standard input" if path == STDIN else path
+    with tempfile.TemporaryDirectory(prefix="surprise-hf-") as folder:
+        file = Path(folder, "input")  # a name of our own: `datasets` takes brackets and stars for a pattern
+        if path == STDIN:
+            with file.open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        elif not Path(path).is_file():
+            raise FileNotFoundError(f"no such file: {path}")
+        else:
+            file.symlink_to(Path(path).resolve())
+        rows = _load(file, name, fmt, column, exact)
+        _check_text(rows, name, column)
+        yield Source(rows, digest(file))
+
+
+def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is said below, once
+    options: dict[str, Any] = {}
+    try:
+        if file.stat().st_size == 0:
+            raise ValueError(f"{name} is empty")
+        if fmt in DELIMITERS:
+            options = _csv_options(file, name, DELIMITERS[fmt], column, exact)
+        builder = "csv" if fmt in DELIMITERS else "json" if fmt == "jsonl" else fmt
+        rows = datasets.load_dataset(
+            builder, data_files=str(file), split="train", cache_dir=str(file.parent / "cache"), **options
+        )
+    except (datasets.exceptions.DatasetGenerationError, UnicodeDecodeError, csv.Error, StopIteration) as error:
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
+        if isinstance(error, StopIteration) or "BatchSize must be greater than 0" in str(reason):
+            raise ValueError(f"{name} has no rows") from error
+        if isinstance(reason, UnicodeDecodeError):
+            raise ValueError(f"{name} is not UTF-8 ({reason}); convert it, for example with iconv") from error
+        raise ValueError(f"{name} can't be read as {fmt}: {reason}") from error
+    except ValueError as error:
+        if "corresponds to no data" in str(error):  # what `datasets` says of a header without rows
+            raise ValueError(f"{name} has no rows") from error
+        raise
+    if "__index_level_0__" in rows.column_names:  # pandas takes surplus fields on the left for row names
+        raise ValueError(f"the rows of {name} have more fields than its header names")
+    return rows
+
+
+def _csv_options(file: Path, name: str, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        header = next(csv.reader(text, delimiter=delimiter), [])
+    twice = sorted({repr(field) for field in header if header.count(field) > 1})
+    if twice:
+        raise ValueError(f"{name} has two columns named {', '.join(twice)}")
+    return {
+        "sep": delimiter,
+        # a converter sees the text of the cell, before it could become a number or a missing value
+        "converters": dict.fromkeys(header if exact else [field for field in header if field == column], str),
+        "keep_default_na": False,  # "NA" and "null" may be documents; only an empty cell is a missing value
+        "na_values": [""],
+        "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
+    }
+
+
+def _check_text(rows: Dataset, name: str, column: str) -> None:
+    if column not in rows.column_names:
+        raise ValueError(f"{name} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
+    kind = getattr(rows.features[column], "dtype", None)
+    if kind not in ("string", "large_string", "null"):
+        raise ValueError(f"column {column!r} of {name} does not hold text, but {kind or rows.features[column]}")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def result_names(k: int, prefix: str = "") -> list[str]:
+    """The columns that k labels a document take: label, score, label_2, score_2, ..."""
+    places = ["" if place == 1 else f"_{place}" for place in range(1, k + 1)]
+    return [f"{prefix}{what}{place}" for place in places for what in ("label", "score")]
+
+
+def result_columns(
+    found: Mapping[int, tuple[Sequence[Any], Sequence[float]]], count: int, names: Sequence[str]
+) -> dict[str, pa.Array]:
+    """Columns of `count` rows from the labels and scores of those rows that have some; elsewhere nulls.
+
+    Scores are rounded to six decimals: a float32 has no more that mean something.
+    """
+    import pyarrow as pa
+
+    columns = {}
+    for place, (label, score) in enumerate(zip(names[::2], names[1::2], strict=True)):
+        cells = [
+            (str(labels[place]), round(scores[place], 6)) if place < len(labels) else (None, None)
+            for labels, scores in (found.get(row, ((), ())) for row in range(count))
+        ]
+        columns[label] = pa.array([cell[0] for cell in cells], pa.string())
+        columns[score] = pa.array([cell[1] for cell in cells], pa.float64())
+    return columns
+
+
+def encode(rows: Dataset, start: int, stop: int, more: dict[str, pa.Array], fmt: str) -> bytes:
+    """Rows start ... stop - 1 with more columns, as the bytes to append to a file; the first ones bring the header.
+
+    For parquet, which can't grow, these are the bytes of an Arrow stream: see `to_parquet`.
+    """
+    if fmt == "parquet":
+        table = rows.with_format("arrow")[start:stop].replace_schema_metadata(None)
+        for name, values in more.items():
+            table = table.append_column(name, values)
+        messages = [] if start else [table.schema.serialize()]
+        messages += [batch.serialize() for batch in table.combine_chunks().to_batches()]
+        return b"".join(message.to_pybytes() for message in messages)
+    columns = {**rows[start:stop], **{name: values.to_pylist() for name, values in more.items()}}
+    lines = list(zip(*columns.values(), strict=True))
+    if fmt == "jsonl":
+        return "".join(_json(dict(zip(columns, line, strict=True))) + "\n" for line in lines).encode()
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=DELIMITERS[fmt], lineterminator="\n")
+    if start == 0:
+        writer.writerow(columns)
+    writer.writerows([_json(cell) if isinstance(cell, (dict, list)) else cell for cell in line] for line in lines)
+    return text.getvalue().encode()
+
+
+def _json(value: Any) -> str:
+    def plain(other: Any) -> Any:
+        return other.isoformat() if hasattr(other, "isoformat") else str(other)
+
+    return json.dumps(value, ensure_ascii=False, default=plain)
+
+
+def to_parquet(stream: Path, path: Path) -> None:
+    """Turn what `encode` gave for parquet into a parquet file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with pa.ipc.open_stream(pa.memory_map(str(stream))) as reader, parquet.ParquetWriter(path, reader.schema) as out:
+        group: list[pa.RecordBatch] = []
+        for batch in reader:
+            group.append(batch)
+            if sum(len(part) for part in group) >= 1 << 16:
+                out.write_table(pa.Table.from_batches(group))
+                group = []
+        if group:
+            out.write_table(pa.Table.from_batches(group))
