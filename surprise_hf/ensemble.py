@@ -11,6 +11,7 @@ moments cannot give (medians, quantiles, ranks) comes from a uniform sample of i
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from .ops import compute_dtype, sigma_floor, unit_rows
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from .diagnosis import Diagnosis
 
 __all__ = ["Ensemble"]
 
@@ -313,6 +316,12 @@ class Ensemble:
         floor = sigma_floor(mean, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
         std = torch.where(var <= floor.square(), 0.0, var.clamp(min=0.0).sqrt())
         return mean.to(queries.device), std.to(queries.device)
+
+    def diagnose(self, queries: Tensor, labels: Sequence[object] | None = None, **options: Any) -> Diagnosis:
+        """How well this ensemble serves some labels; arguments and errors as for `surprise_hf.diagnosis.diagnose`."""
+        from .diagnosis import diagnose
+
+        return diagnose(self, queries, labels, **options)
 
     # --- files ---------------------------------------------------------------------------------------------------
 

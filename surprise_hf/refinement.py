@@ -108,7 +108,7 @@ def judge(
     moved = whole.run(gentle, ROUNDS - GENTLE)
     asked = whole.documents
     halves = [
-        _Rounds(start, asked[half], pull, sharpness, impl).run(start, ROUNDS) for half in _shuffled(asked).chunk(2)
+        _Rounds(start, asked[half], pull, sharpness, impl).run(start, ROUNDS) for half in shuffled(asked).chunk(2)
     ]
     one, other, before, after = (_winners(asked, labels, impl) for labels in (*halves, start, moved))
     agreement = float((one == other).double().mean())
@@ -202,12 +202,12 @@ _Sums = tuple[Tensor, Tensor, Tensor]
 
 def sample(rows: Tensor, most: int) -> Tensor:
     """All rows, or so many of them drawn at random, the same each time."""
-    return rows if len(rows) <= most else rows[_shuffled(rows)[:most]]
+    return rows if len(rows) <= most else rows[shuffled(rows)[:most]]
 
 
-def _shuffled(rows: Tensor) -> Tensor:
+def shuffled(rows: Tensor, seed: int = 0) -> Tensor:
     """(n,) a fixed random order; a regular one could fall in step with the documents' own."""
-    return torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)
+    return torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
 
 
 def _inverse_norms(rows: Tensor) -> Tensor:

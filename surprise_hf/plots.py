@@ -1,0 +1,269 @@
+"""Pictures of an ensemble and its scores. Every function returns a matplotlib Figure and shows nothing.
+
+matplotlib comes with `pip install "surprise-hf[plots]"`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import estimators as est
+from .diagnosis import diagnose
+from .ensemble import Ensemble
+from .fitted import check_ensemble, crossover_weight, documents_of
+from .refinement import shuffled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PALE, BAR, CURVE, SECOND = "#2b2d33", "#d9dbe1", "#a9c4de", "#b3402a", "#33658a"
+STYLE: Any = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": PALE,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "grid.color": PALE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.dpi": 120,
+}
+
+
+def histogram(
+    ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None, *, bins: int = 48
+) -> Figure:
+    """One histogram for each label: its similarities over the ensemble, with the gaussian that the score stands on.
+
+    Args:
+        ensemble: documents (e, d), or an `Ensemble`, whose reservoir is drawn.
+        queries: (m, d) floating; more than 40 make an unreadable picture and are refused.
+        labels: their names; None numbers them.
+        bins: of each histogram.
+
+    Raises:
+        ImportError: no matplotlib.
+        TypeError, ValueError: as `surprise_hf.diagnosis.diagnose`.
+    """
+    found = diagnose(ensemble, queries, labels)
+    if not 1 <= len(queries) <= 40:
+        raise ValueError(f"a figure shows 1 to 40 labels, got {len(queries)}; choose some")
+    rows = documents_of(ensemble, queries, "a histogram")
+    across = min(len(queries), 4 if len(queries) > 4 else 2)
+    down = -(-len(queries) // across)
+    with _style() as pyplot:
+        figure, grid = pyplot.subplots(
+            down, across, figsize=(3.1 * across, 2.1 * down + 0.5), squeeze=False, layout="constrained"
+        )
+        for i, axes in enumerate(grid.flat):
+            axes.set_yticks([])
+            axes.spines["left"].set_visible(False)
+            if i >= len(queries):
+                axes.set_visible(False)
+                continue
+            psi = est.similarity(rows, queries[i : i + 1], "cosine")[:, 0].to(torch.float64).cpu().numpy()
+            mean, std = float(found.mean[i]), float(found.std[i])
+            axes.hist(psi, bins=bins, density=True, color=BAR, edgecolor="white", linewidth=0.3)
+            if std > 0:
+                low, high = axes.get_xlim()
+                x = torch.linspace(low, high, 300, dtype=torch.float64)
+                bell = torch.exp(-0.5 * ((x - mean) / std).square()) / (std * math.sqrt(2 * math.pi))
+                axes.plot(x.numpy(), bell.numpy(), color=CURVE, linewidth=1.5)
+            axes.set_title(_short(found.labels[i], 34), fontweight="bold")
+            axes.text(
+                0.98,
+                0.95,
+                f"skew {float(found.skewness[i]):+.2f}\nkurtosis {float(found.kurtosis[i]):+.2f}"
+                f"\ndistance {float(found.distance[i]):.3f}",
+                transform=axes.transAxes,
+                ha="right",
+                va="top",
+                fontsize=7.5,
+                linespacing=1.3,
+            )
+        figure.supxlabel(
+            "cosine similarity over the ensemble; line: gaussian of the same mean and deviation", fontsize=9
+        )
+    return figure
+
+
+def calibration(ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None) -> Figure:
+    """Held-out documents beyond a score, against what the score promises, on logarithmic scales.
+
+    A score on the diagonal keeps its promise. The documents that belong to a label are among them, so that the curve
+    of a label that has many lies above the diagonal at the left end by right.
+
+    Arguments and errors as for `histogram`, with any number of labels.
+    """
+    found = diagnose(ensemble, queries, labels)
+    levels, seen = found.levels.cpu().numpy(), found.seen.cpu()
+    floor = 0.5 / max(found.sample, 1)
+    with _style() as pyplot:
+        figure, axes = pyplot.subplots(figsize=(4.8, 4.4), layout="constrained")
+        lowest = float(min(levels[0], seen.clamp(min=floor).min()))
+        axes.plot([lowest, 1], [lowest, 1], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="as promised")
+        few = len(found.labels) <= 8
+        colours = pyplot.get_cmap("viridis")(torch.linspace(0.0, 0.88, max(len(found.labels), 1)).numpy())
+        for i, (name, colour) in enumerate(zip(found.labels, colours, strict=True)):
+            axes.plot(
+                levels,
+                seen[:, i].clamp(min=floor).numpy(),
+                color=colour if few else BAR,
+                linewidth=1.2 if few else 0.6,
+                alpha=0.9 if few else 0.5,
+                label=_short(name, 28) if few else ("one label" if i == 0 else None),
+            )
+        mean = seen.mean(dim=1).clamp(min=floor).numpy()
+        axes.plot(levels, mean, color=CURVE, linewidth=2, marker="o", markersize=3.5, label="mean of the labels")
+        axes.set(xscale="log", yscale="log", xlim=(levels[0], 1), ylim=(lowest, 1.5), xlabel="promised: 1 - score")
+        axes.set_ylabel("seen among held-out documents")
+        axes.set_title(f"Calibration of the gaussian score, {found.documents:,} documents")
+        axes.grid(True)
+        axes.legend(loc="lower right", fontsize=8)
+    return figure
+
+
+def heat_map(scores: Tensor, labels: Sequence[object], documents: Sequence[object] | None = None) -> Figure:
+    """Scores (n, m) in [0, 1] as a table of colours, documents downwards, the best of each document framed.
+
+    Args:
+        scores: (n, m), at most 60 documents and 40 labels.
+        labels: (m,) names.
+        documents: (n,) texts or names; None numbers them.
+
+    Raises:
+        ImportError: no matplotlib.
+        ValueError: sizes that do not fit, or too many of them to read.
+    """
+    if scores.dim() != 2 or scores.shape[1] != len(labels):
+        raise ValueError(f"scores must have shape (documents, {len(labels)}), got {tuple(scores.shape)}")
+    n, m = scores.shape
+    names = [str(x) for x in (range(n) if documents is None else documents)]
+    if len(names) != n:
+        raise ValueError(f"there are {n} rows of scores but {len(names)} documents")
+    if not (1 <= n <= 60 and 1 <= m <= 40):
+        raise ValueError(f"a figure shows 1 to 60 documents and 1 to 40 labels, got {n} and {m}; choose some")
+    values = scores.detach().to(torch.float64).cpu()
+    with _style() as pyplot:
+        from matplotlib.patches import Rectangle
+
+        longest = max(len(_short(name, 60)) for name in names)
+        figure, axes = pyplot.subplots(figsize=(0.075 * longest + 0.62 * m + 1.4, 0.3 * n + 1.3), layout="constrained")
+        image = axes.imshow(values.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(m), [_short(str(x), 28) for x in labels], rotation=35, ha="left", rotation_mode="anchor")
+        axes.xaxis.tick_top()
+        axes.set_yticks(range(n), [_short(name, 60) for name in names])
+        axes.spines[:].set_visible(False)
+        axes.set_xticks([i + 0.5 for i in range(m - 1)], minor=True)
+        axes.set_yticks([i + 0.5 for i in range(n - 1)], minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.5)
+        for row, column in enumerate(values.argmax(dim=1).tolist()):
+            corner = (column - 0.47, row - 0.45)  # inside the white lines
+            axes.add_patch(Rectangle(corner, 0.94, 0.9, fill=False, edgecolor=CURVE, linewidth=1.8, zorder=3))
+        if m <= 15:
+            for row in range(n):
+                for column in range(m):
+                    value = float(values[row, column])
+                    dark = "white" if value > 0.6 else INK
+                    axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=dark)
+        bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 3 / (0.3 * n)), pad=0.02)
+        bar.outline.set_visible(False)
+        bar.set_label("score")
+    return figure
+
+
+def ensemble_size(
+    ensemble: Tensor | Ensemble,
+    queries: Tensor,
+    *,
+    n_cross: float = 1000,
+    sizes: Sequence[int] | None = None,
+    repeats: int = 5,
+) -> Figure:
+    """How many documents a score needs: its error from a part of the ensemble, and the weight w it gets at that size.
+
+    The error is the root mean square, over labels and repeated draws, of what mean and deviation of a part change in
+    the z of a document two deviations up.
+
+    Args:
+        ensemble: documents (e, d), or an `Ensemble`, whose reservoir is drawn from.
+        queries: (m, d) floating.
+        n_cross: of the crossover.
+        sizes: parts to try; None takes ten from 10 to a half of the documents.
+        repeats: draws of each size, the same each time.
+
+    Raises:
+        ImportError: no matplotlib.
+        ValueError: fewer than 20 documents, or a size beyond them.
+    """
+    check_ensemble(queries, ensemble, "cosine")
+    rows = documents_of(ensemble, queries, "a curve of sizes")
+    if len(rows) < 20:
+        raise ValueError(f"a curve of sizes needs 20 documents or more, got {len(rows)}")
+    if sizes is None:
+        steps = torch.logspace(1, math.log10(len(rows) // 2), 10, dtype=torch.float64)
+        sizes = sorted({round(float(step)) for step in steps})
+    if min(sizes) < 2 or max(sizes) > len(rows):
+        raise ValueError(f"sizes must lie between 2 and the {len(rows)} documents, got {list(sizes)}")
+    mean, std = est.moments(rows, queries, "cosine")
+    errors = []
+    for size in sizes:
+        draws = [rows[shuffled(rows, seed)[:size]] for seed in range(repeats)]
+        found = [est.moments(draw, queries, "cosine") for draw in draws]
+        change = torch.stack([(mean + 2 * std - m) / torch.where(s > 0, s, 1.0) - 2 for m, s in found])
+        errors.append(float(change.square().mean().sqrt()))
+    with _style() as pyplot:
+        figure, axes = pyplot.subplots(figsize=(5.6, 3.6), layout="constrained")
+        axes.plot(sizes, errors, color=CURVE, marker="o", markersize=4, linewidth=1.6)
+        axes.set(xscale="log", xlabel="documents in the ensemble, e")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("error of z at z = 2", color=CURVE)
+        other = axes.twinx()
+        x = torch.logspace(math.log10(min(sizes)), math.log10(max(len(ensemble), *sizes)), 200, dtype=torch.float64)
+        weights = [crossover_weight(int(e), None, n_cross) for e in x.tolist()]
+        other.plot(x.numpy(), weights, color=SECOND, linewidth=1.6)
+        other.set_ylim(0, 1.05)
+        other.set_ylabel("weight w of the surprise score", color=SECOND)
+        axes.axvline(len(ensemble), color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"this ensemble: {len(ensemble):,} ",
+            (len(ensemble), 0.5),
+            xycoords=("data", "axes fraction"),
+            ha="right",
+            va="center",
+            fontsize=8,
+        )
+        axes.set_title("Size of the ensemble")
+        axes.grid(True, axis="x")
+    return figure
+
+
+@contextmanager
+def _style() -> Iterator[Any]:
+    """pyplot in this module's style, for one figure; what the user has set comes back afterwards."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "surprise-hf[plots]"') from error
+    with plt.rc_context(STYLE):
+        yield plt
+
+
+def _short(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
