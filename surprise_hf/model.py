@@ -25,7 +25,7 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
-from . import inputs
+from . import inputs, windows
 from .ensemble import Ensemble
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE, DEFAULT_TEMPLATE, Label
@@ -75,6 +75,8 @@ class SurpriseModel(SentenceTransformer):
         fitted: the stored labels frozen against the ensemble, or None while either is missing.
         fit_options: the scoring options that `fitted` was made with.
         encoder_name: Hub id of the encoder where known.
+        long_texts: "truncate" (what the encoder does with a text longer than its window) or "window": embed it in
+            pieces and take their mean, weighted by tokens. Saved with the ensemble and labels.
 
     Example:
         >>> model = SurpriseModel("sentence-transformers/all-MiniLM-L6-v2")
@@ -96,6 +98,7 @@ class SurpriseModel(SentenceTransformer):
         self.fitted: FittedLabels | None = None
         self.fit_options: dict[str, Any] = {}
         self.encoder_name: str | None = None
+        self.long_texts = "truncate"
         self._probe: Tensor | None = None
         self._full: list[str] | None = None
         self._label_vectors: tuple[Any, Tensor] | None = None
@@ -237,8 +240,9 @@ class SurpriseModel(SentenceTransformer):
         if show_progress_bar is None:
             show_progress_bar = len(texts) > batch_size and progress_wanted()
         self._full = []
+        encode = self._encode_windows if windows.check_long_texts(self.long_texts) == "window" else self._encode
         try:
-            emb = self._encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
+            emb = encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
             cut = self._count_longer(self._full) if self._full else 0
         finally:
             self._full = None
@@ -257,6 +261,18 @@ class SurpriseModel(SentenceTransformer):
         emb = self.encode(texts, convert_to_tensor=True, **kwargs)
         # encode runs in inference mode, whose tensors can't be stored and trained against later: hence the copy
         return emb.to("cpu" if emb.device.type == "mps" else emb.device, torch.float32, copy=True)
+
+    def _encode_windows(self, texts: list[str], **kwargs: Any) -> Tensor:
+        limit = self.max_seq_length
+        if not limit:
+            return self._encode(texts, **kwargs)
+        pieces = [windows.split(self.tokenizer, text, limit, self._default_prompt) for text in texts]
+        owner = [row for row, parts in enumerate(pieces) for _ in parts]
+        flat = [part for parts in pieces for part in parts]
+        emb = self._encode([piece for piece, _ in flat], **kwargs)
+        if len(flat) == len(texts):
+            return emb
+        return windows.mean_of_pieces(emb, owner, [tokens for _, tokens in flat], len(texts))
 
     def _count_longer(self, texts: list[str]) -> int:
         """How many of `texts`, each of which fills the window, really are longer than it."""
@@ -415,6 +431,7 @@ class SurpriseModel(SentenceTransformer):
             "dim": self.dim,
             "encoder": self.encoder_name,
             "hypothesis_template": self.hypothesis_template,
+            "long_texts": self.long_texts,
             "candidate_labels": self.candidate_labels,
             "fit_options": self.fit_options,
             "fitted": {name: value for name, value in state.items() if name not in tensors},
@@ -466,6 +483,7 @@ class SurpriseModel(SentenceTransformer):
             )
         self.encoder_name = config["encoder"] or self.encoder_name
         self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
+        self.long_texts = windows.check_long_texts(config.get("long_texts", "truncate"))
         labels = config["candidate_labels"]
         self.candidate_labels = None if labels is None else inputs.as_labels(labels)
         self.fit_options = dict(config["fit_options"])

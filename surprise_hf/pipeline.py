@@ -21,6 +21,7 @@ from . import inputs
 from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels, crossover_weight
 from .inputs import BATCH_SIZE, Label
+from .windows import check_long_texts
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -62,6 +63,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         prompt: put in front of every document and label ("query: " for E5). Becomes the model's default prompt, and
             is saved with it.
         prompt_name: the same, by the name of a prompt of the model.
+        long_texts: "truncate" (default) or "window", see `SurpriseModel`; saved with the model.
         device, batch_size: as for every pipeline.
         kwargs: defaults for any argument of `__call__`.
 
@@ -79,9 +81,17 @@ class SurpriseZeroShotPipeline(Pipeline):
     model: SurpriseModel  # type: ignore[assignment]
 
     def __init__(
-        self, model: Any, *args: Any, prompt: str | None = None, prompt_name: str | None = None, **kwargs: Any
+        self,
+        model: Any,
+        *args: Any,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        long_texts: str | None = None,
+        **kwargs: Any,
     ) -> None:
         model = _as_model(model)
+        if long_texts is not None:
+            model.long_texts = check_long_texts(long_texts)
         if prompt is not None and prompt_name is not None:
             raise ValueError("give prompt or prompt_name, not both")
         if prompt is not None:

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from surprise_hf import Ensemble, SurpriseModel
+from surprise_hf import Ensemble, SurpriseModel, windows
 from surprise_hf import model as model_module
 
 DOCUMENTS = [
@@ -116,6 +116,96 @@ def test_texts_longer_than_the_window_are_counted(st_path):
     emb, cut = model.embed(texts)
     assert cut == 3  # 63 and 10,000 words, and 90 letters, each a token; blanks are no token
     np.testing.assert_array_equal(emb.numpy(), plain(st_path).encode(texts))
+
+
+def test_windows_are_the_token_weighted_mean_of_their_pieces(st_path):
+    model = load(st_path)
+    model.long_texts = "window"
+    words = " ".join(["dog", "cat", "horse", "bird"] * 25)  # 100 tokens; a window holds 62
+    short = "music and guitar"
+    emb, cut = model.embed([words, short, ""])
+    assert cut == 0
+    encode = plain(st_path).encode
+    parts = encode([" ".join(words.split()[:62]), " ".join(words.split()[62:])])
+    np.testing.assert_allclose(emb[0].numpy(), (62 * parts[0] + 38 * parts[1]) / 100, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(emb[1:].numpy(), encode([short, ""]), rtol=1e-5, atol=1e-6)
+
+
+def test_windows_end_between_words(st_path):
+    tokenizer = plain(st_path).tokenizer
+    text = "dog " * 60 + "zzzzz cat"  # zzzzz is five tokens: it does not fit behind sixty
+    pieces = windows.split(tokenizer, text, 64)
+    assert [piece for piece, _ in pieces] == [("dog " * 60).strip(), "zzzzz cat"]
+    assert [tokens for _, tokens in pieces] == [60, 6]
+    assert "".join(piece for piece, _ in windows.split(tokenizer, "z" * 90, 64)) == "z" * 90  # one word of 90
+    assert windows.split(tokenizer, "", 64) == [("", 0)]
+    with pytest.raises(ValueError, match="fills all 64 tokens"):
+        windows.split(tokenizer, "dog", 64, prompt="cat " * 62)
+
+
+def test_windows_count_the_prompt_and_are_saved(st_path, tmp_path):
+    model = load(st_path, prompts={"query": "query: "}, default_prompt_name="query")
+    model.long_texts = "window"
+    model.fit_ensemble(["dog " * 100, "cat", "bird music"])
+    assert model.embed(["dog " * 100])[1] == 0
+    model.save_pretrained(str(tmp_path / "m"))
+    assert load(tmp_path / "m").long_texts == "window"
+    model.long_texts = "widnow"
+    with pytest.raises(ValueError, match="long_texts must be one of"):
+        model.embed(["dog"])
+
+
+def test_a_left_padded_decoder(bert_path, tmp_path):
+    """The embedding is that of SentenceTransformer.encode, whatever else is in the batch (case 9)."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import AutoTokenizer, LlamaConfig, LlamaModel
+
+    tokenizer = AutoTokenizer.from_pretrained(bert_path, padding_side="left")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaModel(config).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    modules = [Transformer(str(tmp_path / "llama")), Pooling(32, "lasttoken")]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "st"))
+    texts = ["dog", "a long text about music and the stage of a band", "cheese and bread"]
+    encoder = plain(tmp_path / "st")
+    assert encoder.tokenizer.padding_side == "left"
+    got = load(tmp_path / "st").embed(texts)[0].numpy()
+    np.testing.assert_array_equal(got, encoder.encode(texts))
+    np.testing.assert_allclose(got, np.stack([encoder.encode(text) for text in texts]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_t5_encoder_with_a_dense_layer(bert_path, tmp_path):
+    """The shape of the paper's encoder: T5, mean pooling, Dense, Normalize, in bfloat16 too."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import AutoTokenizer, T5Config, T5EncoderModel
+
+    tokenizer = AutoTokenizer.from_pretrained(bert_path)
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2)
+    T5EncoderModel(config).save_pretrained(tmp_path / "t5")
+    tokenizer.save_pretrained(tmp_path / "t5")
+    dense = Dense(32, 24, bias=False, activation_function=torch.nn.Identity())
+    modules = [Transformer(str(tmp_path / "t5")), Pooling(32, "mean"), dense, Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "st"))
+    texts = ["dog", "music on the stage", "cheese"]
+    for dtype in (torch.float32, torch.bfloat16):
+        encoder = SentenceTransformer(str(tmp_path / "st"), device="cpu", model_kwargs={"dtype": dtype})
+        want = encoder.encode(texts, convert_to_tensor=True)
+        got, _ = load(tmp_path / "st", model_kwargs={"dtype": dtype}).embed(texts)
+        assert got.shape == (3, 24)
+        assert torch.equal(got, want.float())
 
 
 def test_a_prompt_counts_towards_the_window(st_path):
