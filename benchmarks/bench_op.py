@@ -12,6 +12,7 @@ import csv
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -169,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds of each shape")
     parser.add_argument("--quick", action="store_true", help="three shapes and the small parts only")
+    parser.add_argument("--only", default="", help="regular expression: shapes whose name it matches")
     parser.add_argument("--heavy", action="store_true", help="also eager, torch.compile, cos_sim and the numpy formula")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own)")
@@ -193,6 +195,8 @@ def main() -> None:
     for d in (384, 768):
         jobs.append((f"ensemble 60000x{d}", lambda d=d: ensemble_sides(60_000, d)))  # type: ignore[misc]
         jobs.append((f"ranking 25474x{d}", lambda d=d: ranking_sides(25_474, d)))  # type: ignore[misc]
+
+    jobs = [(shape, make) for shape, make in jobs if re.search(options.only, shape)]
 
     options.out.parent.mkdir(parents=True, exist_ok=True)
     fields = [*where, "dtype", "shape", "side", "median_ms", "low_ms", "high_ms"]
