@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .ensemble import Ensemble
     from .model import SurpriseModel
     from .pipeline import SurpriseZeroShotPipeline
+    from .retrieval import SurpriseIndex
     from .scoring import surprise
 
 __version__ = "0.1.0"
@@ -25,12 +26,20 @@ __version__ = "0.1.0"
 # public name -> module that holds it; a lazy name is imported on first use
 _LAZY = {
     "Ensemble": "ensemble",
+    "SurpriseIndex": "retrieval",
     "SurpriseModel": "model",
     "SurpriseZeroShotPipeline": "pipeline",
     "surprise": "scoring",
 }
 
-__all__ = ["Ensemble", "SurpriseModel", "SurpriseZeroShotPipeline", "__version__", "surprise"]
+__all__ = [
+    "Ensemble",
+    "SurpriseIndex",
+    "SurpriseModel",
+    "SurpriseZeroShotPipeline",
+    "__version__",
+    "surprise",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,281 @@
+"""Where vectors are kept and searched by inner product: exactly, or by FAISS.
+
+An engine knows nothing of the surprise. By design fact 2 the surprise of document d for a key k orders as the inner
+product of k^ - m with d^/sigma_d, so rows and one scale for each are all that it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .ops import unit_rows
+
+ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
+
+BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
+TILE = 1 << 22  # inner products held at once, as long as a block's are fewer: 16 MiB stays near the cache
+
+
+class Rows:
+    """(n, d) float32 vectors in blocks, all full but the last: growing copies nothing, removing one block at a time."""
+
+    def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
+        self.dim, self.device = dim, torch.device(device)
+        self.step = max(1, BLOCK_BYTES // (4 * dim))
+        self._blocks: list[Tensor] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def blocks(self) -> Iterator[tuple[int, Tensor]]:
+        """(index of the first row, view of the rows) of each block."""
+        for start, block in zip(range(0, self._count, self.step), self._blocks, strict=True):
+            yield start, block[: self._count - start]
+
+    def append(self, rows: Tensor) -> None:
+        """Add rows (b, d) at the end."""
+        while len(rows):
+            used = self._count % self.step
+            if not used:
+                self._blocks.append(torch.empty(self.step, self.dim, device=self.device))
+            part = rows[: self.step - used]
+            self._blocks[-1][used : used + len(part)] = part
+            self._count += len(part)
+            rows = rows[len(part) :]
+
+    def keep(self, mask: Tensor) -> None:
+        """Drop the rows whose `mask` (n,) is False; the others keep their order."""
+        old, count, self._blocks, self._count = self._blocks, self._count, [], 0
+        for start in range(0, count, self.step):
+            block = old.pop(0)[: count - start]
+            self.append(block[mask[start : start + len(block)].to(self.device)])
+
+    def take(self, index: Tensor) -> Tensor:
+        """Rows (r, d) by their indices (r,) int64, in that order."""
+        out = torch.empty(len(index), self.dim, device=self.device)
+        index = index.to(self.device)
+        for number in (index // self.step).unique().tolist():
+            here = index // self.step == number
+            out[here] = self._blocks[number][index[here] - number * self.step]
+        return out
+
+    def whole(self) -> Tensor:
+        """All rows as one tensor; a copy if there are several blocks."""
+        parts = [block for _, block in self.blocks()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.dim)
+
+
+class Form(NamedTuple):
+    """How rows and queries stand for the score: (query @ inverse) . (row @ root) * scale.
+
+    Attributes:
+        scale: (n,) float32; None for ones.
+        root, inverse: (d, d) float32, C^(1/2) and C^(-1/2); None for the identity.
+    """
+
+    scale: Tensor | None = None
+    root: Tensor | None = None
+    inverse: Tensor | None = None
+
+    def rows(self, block: Tensor, start: int) -> Tensor:
+        """Rows from number `start` on, as they are searched."""
+        block = block if self.root is None else block @ self.root
+        return block if self.scale is None else block * self.scale[start : start + len(block)].unsqueeze(1)
+
+    def queries(self, queries: Tensor) -> Tensor:
+        """Queries as they are searched with."""
+        return queries if self.inverse is None else queries @ self.inverse
+
+
+class ExportedVectors(NamedTuple):
+    """The index as vectors for any engine that searches by inner product: a snapshot (see `SurpriseIndex.version`).
+
+    Attributes:
+        vectors: (n, d) float32, d^ / sigma_d; or unit vectors, C^(1/2) d^ / sigma_d.
+        centre: (d,) float32, m. The query for an embedding k is k^ - m (`queries`); its products with the vectors
+            are z.
+        matrix: (d, d) float32, C^(-1/2), which the query of unit vectors is multiplied by; else None.
+        ids: of the rows.
+        version: of the index when it was exported; the snapshot is stale once `index.version` differs.
+    """
+
+    vectors: Tensor
+    centre: Tensor
+    matrix: Tensor | None
+    ids: list[Any]
+    version: int
+
+    def queries(self, embeddings: Tensor) -> Tensor:
+        """(b, d) embeddings as the vectors to search with, (b, d) float32."""
+        centred = (unit_rows(embeddings.to(torch.float64)) - self.centre.to(embeddings.device)).to(torch.float32)
+        return centred if self.matrix is None else centred @ self.matrix.to(embeddings.device)
+
+
+class Engine(Protocol):
+    """Finds the rows with the largest products under a `Form`."""
+
+    wants_unit: bool  # rows of length 1, by the roots of the covariance
+
+    def build(self, rows: Rows, form: Form) -> None:
+        """Take all rows anew."""
+
+    def extend(self, rows: Rows, form: Form, start: int) -> None:
+        """Rows from `start` on are new; the others, their scales included, are as they were."""
+
+    def search(
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+    ) -> tuple[Tensor, Tensor]:
+        """The k best rows of each query, best first.
+
+        Args:
+            queries: (b, d) float32.
+            k: 1 <= k <= n.
+            allowed: (n,) bool, rows that may be found; None for all.
+            upper: larger inner products don't count.
+
+        Returns:
+            inner products (b, k) float32 and rows (b, k) int64; -inf where fewer than k were found.
+        """
+
+
+def make_engine(name: str, options: dict[str, Any]) -> Engine:
+    """An engine by name.
+
+    Raises:
+        ValueError: unknown name or options.
+        ImportError: FAISS is not installed.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"engine must be one of {ENGINES}, got {name!r}")
+    known = {"faiss-hnsw": {"links", "ef_construction", "ef_search"}, "faiss-ivf": {"lists", "probes"}}.get(name, set())
+    if unknown := sorted(set(options) - known):
+        raise ValueError(f"engine={name!r} knows the options {sorted(known)}, not {unknown}")
+    return ExactEngine() if name == "exact" else FaissEngine(name, options)
+
+
+class ExactEngine:
+    """One pass over the rows. Holds no vectors of its own."""
+
+    wants_unit = False
+
+    def build(self, rows: Rows, form: Form) -> None:
+        """As `Engine.build`; the form's roots, which change no product, are left out."""
+        self.rows, self.scale = rows, form.scale
+
+    def extend(self, rows: Rows, form: Form, start: int) -> None:  # noqa: ARG002 (the interface)
+        """As `Engine.extend`."""
+        self.build(rows, form)
+
+    def search(
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+    ) -> tuple[Tensor, Tensor]:
+        """As `Engine.search`."""
+        step = max(1, TILE // min(self.rows.step, len(self.rows)))
+        parts = [self._search(part, k, allowed, upper) for part in queries.split(step)]
+        return torch.cat([values for values, _ in parts]), torch.cat([rows for _, rows in parts])
+
+    def _search(self, queries: Tensor, k: int, allowed: Tensor | None, upper: float) -> tuple[Tensor, Tensor]:
+        best = torch.empty(len(queries), 0, device=queries.device)
+        where = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        for start, block in self.rows.blocks():
+            stop = start + len(block)
+            products = queries @ block.T
+            if self.scale is not None:
+                products *= self.scale[start:stop]
+            if allowed is not None:
+                products.masked_fill_(~allowed[start:stop], -math.inf)
+            if upper < math.inf:
+                products.masked_fill_(products > upper, -math.inf)
+            values, index = products.topk(min(k, len(block)), dim=1)
+            best, where = torch.cat((best, values), dim=1), torch.cat((where, index + start), dim=1)
+            if best.shape[1] > k:
+                best, order = best.topk(k, dim=1)
+                where = where.gather(1, order)
+        return best, where
+
+
+class FaissEngine:
+    """A FAISS inner-product index (flat, HNSW or IVF); it holds its own copy of the scaled vectors.
+
+    Options: `links` (32), `ef_construction` (200) and `ef_search` (64) of HNSW; `lists` (about 4 sqrt(n)) and
+    `probes` (a fifth of the lists, at least 8) of IVF.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        try:
+            import faiss
+        except ImportError as error:
+            raise ImportError(
+                f"engine={name!r} needs FAISS, which is not installed: pip install 'surprise-hf[faiss]'"
+            ) from error
+        self._faiss, self.name, self.options = faiss, name, options
+        self.wants_unit = name == "faiss-hnsw"
+        self._index: Any = None
+        self._exact = ExactEngine()
+        self._form = Form()
+
+    def build(self, rows: Rows, form: Form) -> None:
+        """As `Engine.build`; HNSW takes n log n, IVF trains its lists first."""
+        faiss, dim, product = self._faiss, rows.dim, self._faiss.METRIC_INNER_PRODUCT
+        if self.name == "faiss-flat":
+            self._index = faiss.IndexFlatIP(dim)
+        elif self.name == "faiss-hnsw":
+            self._index = faiss.IndexHNSWFlat(dim, self.options.get("links", 32), product)
+            self._index.hnsw.efConstruction = self.options.get("ef_construction", 200)
+        else:
+            # FAISS wants 39 training rows for each list
+            lists = max(1, min(self.options.get("lists", 4 * math.isqrt(len(rows))), len(rows) // 39))
+            self._index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, product)
+            sample = torch.arange(0, len(rows), max(1, len(rows) // (64 * lists)))
+            chosen = form._replace(scale=None if form.scale is None else form.scale[sample])
+            self._index.train(chosen.rows(rows.take(sample), 0).cpu().numpy())
+        self.extend(rows, form, 0)
+
+    def extend(self, rows: Rows, form: Form, start: int) -> None:
+        """As `Engine.extend`."""
+        self._form = form
+        self._exact.build(rows, form)
+        for first, block in rows.blocks():
+            skip = max(0, start - first)
+            if skip < len(block):
+                self._index.add(form.rows(block[skip:], first + skip).cpu().numpy())
+
+    def search(
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+    ) -> tuple[Tensor, Tensor]:
+        """As `Engine.search`; HNSW and IVF may miss some. A large k or a narrow filter gets one exact pass instead."""
+        total = self._index.ntotal
+        few = allowed is not None and 10 * int(allowed.sum()) <= total
+        if self.name != "faiss-flat" and (few or 10 * k > total):
+            return self._exact.search(queries, k, allowed, upper)
+        options = self._options(k, allowed)
+        searched, fetch = self._form.queries(queries).cpu().numpy(), k
+        while True:  # FAISS knows no upper limit: what is above it is fetched and dropped
+            values, rows = self._index.search(searched, fetch, params=options)
+            best, where = torch.from_numpy(values), torch.from_numpy(rows)
+            best = best.masked_fill((where < 0) | (best > upper), -math.inf)
+            enough = upper == math.inf or bool((best > -math.inf).sum(dim=1).min() >= k)
+            if enough or fetch == total:
+                break
+            fetch = min(4 * fetch, total)
+            options = self._options(fetch, allowed)
+        best, order = best.topk(k, dim=1)
+        return best.to(queries.device), where.gather(1, order).clamp(min=0).to(queries.device)
+
+    def _options(self, k: int, allowed: Tensor | None) -> Any:
+        faiss = self._faiss
+        selector = None
+        if allowed is not None:
+            selector = faiss.IDSelectorBatch(allowed.nonzero().flatten().cpu().numpy())
+        if self.name == "faiss-hnsw":
+            return faiss.SearchParametersHNSW(efSearch=max(k, self.options.get("ef_search", 64)), sel=selector)
+        if self.name == "faiss-ivf":
+            probes = self.options.get("probes", max(8, self._index.nlist // 5))
+            return faiss.SearchParametersIVF(nprobe=min(probes, self._index.nlist), sel=selector)
+        return faiss.SearchParameters(sel=selector)

@@ -1,0 +1,195 @@
+"""The files of a SurpriseIndex: safetensors for vectors and ensemble, parquet for the rest, JSON for the options.
+
+config.json                 what it is; written last, so that a folder without it is no index
+vectors-00000.safetensors   unit rows, one file for each block of the row store
+ensemble.safetensors        Ensemble.save
+documents.parquet           id, text, metadata (JSON)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .engines import Rows
+from .ensemble import Ensemble
+
+FORMAT, VERSION = "surprise_hf.index", 1
+CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
+SHARD = "vectors-{:05d}.safetensors"
+PATTERNS = ["vectors-*.safetensors", ENSEMBLE, DOCUMENTS, CONFIG]  # what a later upload replaces
+
+
+class Documents(NamedTuple):
+    """Columns of the corpus."""
+
+    ids: list[Any]
+    texts: list[str | None]
+    metadata: list[Any]
+
+
+class Saved(NamedTuple):
+    """What `read` found."""
+
+    config: dict[str, Any]
+    rows: Rows | None
+    ensemble: Ensemble | None
+    documents: Documents
+
+
+def write(
+    folder: Path, rows: Rows | None, ensemble: Ensemble | None, documents: Documents, options: dict[str, Any]
+) -> None:
+    """Write an index. `options` must be what JSON can hold.
+
+    Raises:
+        TypeError: metadata that JSON cannot hold; nothing is written then.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+    from safetensors.torch import save_file
+
+    metadata = [None if data is None else json.dumps(data, ensure_ascii=False) for data in documents.metadata]
+    kind = pa.string() if documents.ids and isinstance(documents.ids[0], str) else pa.int64()
+    columns = {"id": (documents.ids, kind), "text": (documents.texts, pa.string())}
+    columns["metadata"] = (metadata, pa.string())
+    table = pa.table({name: pa.array(values, dtype) for name, (values, dtype) in columns.items()})
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob(SHARD.format(0).replace("00000", "*")), folder / CONFIG, folder / ENSEMBLE):
+        old.unlink(missing_ok=True)
+    shards = 0
+    if rows is not None:
+        for shards, (_, block) in enumerate(rows.blocks(), start=1):
+            save_file({"vectors": block.contiguous()}, folder / SHARD.format(shards - 1))
+    if ensemble is not None:
+        ensemble.save(folder / ENSEMBLE)
+    parquet.write_table(table, folder / DOCUMENTS)
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "documents": len(documents.ids),
+        "dim": None if rows is None else rows.dim,
+        "shards": shards,
+        "ensemble": ensemble is not None,
+        **options,
+    }
+    (folder / CARD).write_text(_card(config), encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def read(folder: Path, device: torch.device | str) -> Saved:
+    """Read what `write` wrote, vectors onto `device`.
+
+    Raises:
+        FileNotFoundError: the folder holds no index.
+        ValueError: a damaged or newer file; the message names it.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no index: there is no {CONFIG}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        known = config["format"] == FORMAT and isinstance(config["version"], int)
+        dim, shards, count = config["dim"], config["shards"], config["documents"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe a SurpriseIndex: {error}") from error
+    if not known:
+        raise ValueError(f"{path} does not describe a SurpriseIndex")
+    if config["version"] > VERSION:
+        raise ValueError(f"{path} has format {config['version']}, newer than the {VERSION} known here: upgrade")
+    rows = None
+    if dim is not None:
+        rows = Rows(dim, device)
+        for number in range(shards):
+            rows.append(_vectors(folder / SHARD.format(number), rows))
+    try:
+        table = parquet.read_table(folder / DOCUMENTS)
+        ids, texts, metadata = (table.column(name).to_pylist() for name in ("id", "text", "metadata"))
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(f"{folder / DOCUMENTS} is missing or damaged: {error}") from error
+    if not len(ids) == count == (0 if rows is None else len(rows)):
+        raise ValueError(f"{folder}: {CONFIG}, {DOCUMENTS} and the vectors differ in their number of documents")
+    ensemble = None
+    if config.get("ensemble"):
+        if not (folder / ENSEMBLE).is_file():
+            raise ValueError(f"{folder / ENSEMBLE} is missing")
+        ensemble = Ensemble.load(folder / ENSEMBLE, dim, device=device)
+    loaded = [None if data is None else json.loads(data) for data in metadata]
+    return Saved(config, rows, ensemble, Documents(ids, texts, loaded))
+
+
+def _vectors(path: Path, rows: Rows) -> Tensor:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        vectors = load_file(path, device=str(rows.device))["vectors"]
+    except (OSError, KeyError, SafetensorError) as error:
+        raise ValueError(f"{path} is missing or damaged: {error}") from error
+    if vectors.dim() != 2 or vectors.shape[1] != rows.dim:
+        raise ValueError(f"{path} holds vectors {tuple(vectors.shape)}, not (rows, {rows.dim})")
+    return vectors
+
+
+def download(repo_id: str, **options: Any) -> Path:
+    """Folder of a data set repository's files; `options` as for `huggingface_hub.snapshot_download`."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(repo_id, repo_type="dataset", **options))
+
+
+def upload(
+    save: Callable[[Path], None],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    commit_message: str = "Upload SurpriseIndex",
+) -> str:
+    """What `save` writes to a folder, as a data set repository; returns its address."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    repo_id = api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True).repo_id
+    with TemporaryDirectory() as folder:
+        save(Path(folder))
+        url = api.upload_folder(
+            repo_id=repo_id,
+            repo_type="dataset",
+            folder_path=folder,
+            revision=revision,
+            commit_message=commit_message,
+            delete_patterns=PATTERNS,
+        )
+    return str(url)
+
+
+def _card(config: dict[str, Any]) -> str:
+    lines: Sequence[str] = (
+        "---",
+        "tags: [surprise-hf, surprise-index]",
+        "---",
+        "# SurpriseIndex",
+        "",
+        f"{config['documents']:,} documents, {config['dim']} dimensions.",
+        f"Encoder: {config['encoder'] or 'not recorded'}.",
+        "",
+        "```python",
+        "from surprise_hf import SurpriseIndex",
+        "",
+        'index = SurpriseIndex.from_pretrained("this repository", model="its encoder")',
+        'index.search("a text", k=10)',
+        "```",
+        "",
+    )
+    return "\n".join(lines)

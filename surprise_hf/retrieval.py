@@ -1,0 +1,511 @@
+"""SurpriseIndex: documents ranked by how surprising their similarity to a query text is.
+
+Texts, ids, metadata and files; the numbers are `ranking.Ranker`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from . import index_files, inputs
+from .engines import ExportedVectors, Rows, make_engine
+from .ensemble import Ensemble, check_rows
+from .fitted import crossover_weight
+from .ops import unit_rows
+from .ops import unit_rows
+from .ranking import DIRECTIONS, Found, Limits, Ranker
+
+if TYPE_CHECKING:
+    from .model import SurpriseModel
+
+__all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
+
+Id: TypeAlias = int | str
+
+SMALL_WEIGHT = 0.9  # below it the scores lean on the plain similarity: worth a word
+SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
+SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
+CHUNK = 64  # batches encoded together, as in the model
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One document found.
+
+    Attributes:
+        id: of the document.
+        score: its surprise, 0 to 1 (blended with the rescaled cosine where the ensemble is small).
+        z: (cosine - mean) / std; orders documents whose scores have both rounded to 1.
+        cosine: the plain similarity.
+        text, metadata: as given to `add`, or None.
+    """
+
+    id: Id
+    score: float
+    z: float
+    cosine: float
+    text: str | None = None
+    metadata: Any = None
+
+
+class SurpriseIndex:
+    """Documents, searched by surprise.
+
+    Args:
+        model: SurpriseModel, SentenceTransformer, folder or Hub id that embeds texts; None for embeddings alone.
+        ensemble: what gives a similarity its context, an `Ensemble`, embeddings (e, d) or texts; it stays as it is.
+            None: with direction="documents" the indexed documents, exact after every `add` and `remove`; with
+            direction="questions" the questions of each call.
+        engine: "exact" (one pass over the vectors) or FAISS (extra `surprise-hf[faiss]`): "faiss-flat", "faiss-hnsw",
+            "faiss-ivf". FAISS holds a copy of the vectors and makes it anew after a change of the corpus, unless the
+            ensemble is a given one and documents were only added.
+        direction: which side the mean and sigma belong to (q in S(k, q)).
+            "documents": to each document; the text searched for is the key. The paper (section 5) recommends it in
+            both cases: with the documents themselves as the ensemble (the default) where the text is one of their
+            kind, as words among words; with past questions as `ensemble` where texts are of another kind, as
+            questions to passages (BEIR), expecting less of it there.
+            "questions": to the text searched for; the documents are the keys, the ensemble the questions. Within one
+            question the order is the cosine's (design fact 3); what changes is the score, one threshold meaning the
+            same for every question.
+        weight: w between 0 (rescaled cosine) and 1 (surprise); None gives tanh(e / n_cross) for an ensemble of e.
+            Below w = 1 (3,800 documents) documents are ranked exactly, whatever the engine.
+        n_cross: of the crossover.
+        engine_options: for FAISS, see `engines.FaissEngine`.
+        device: where the vectors live.
+
+    Attributes:
+        version: counts the changes of the corpus; what was exported or noted under another version is stale.
+        ids, texts, metadata: of the documents, in the order they were added.
+
+    Example:
+        >>> index = surprise_hf.SurpriseIndex(model).add(docs)
+        >>> index.search("dog", k=10)
+
+    References: paper sections 1 (word tables) and 5; design facts 1, 2 and 3.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        ensemble: Any = None,
+        engine: str = "exact",
+        direction: str = "documents",
+        *,
+        weight: float | None = None,
+        n_cross: float = 1000,
+        engine_options: dict[str, Any] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction must be one of {DIRECTIONS}, got {direction!r}")
+        crossover_weight(1, weight, n_cross)  # refuses both where they make no sense
+        self.direction, self.engine, self.weight, self.n_cross = direction, engine, weight, n_cross
+        self.engine_options, self.device = dict(engine_options or {}), torch.device(device)
+        self._engine = make_engine(engine, self.engine_options)
+        self.model = _as_model(model)
+        self.version = 0
+        self.ids: list[Id] = []
+        self.texts: list[str | None] = []
+        self.metadata: list[Any] = []
+        self._positions: dict[Id, int] = {}
+        self._next_id = 0
+        self._warned = False
+        self._given = self._as_ensemble(ensemble)
+        self._ranker: Ranker | None = None  # until the dimension is known
+        if self._given is not None:
+            self._start(self._given.dim)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, document_id: object) -> bool:
+        return document_id in self._positions
+
+    def __repr__(self) -> str:
+        return f"SurpriseIndex({len(self):,} documents, engine={self.engine!r}, direction={self.direction!r})"
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        """What was given, or the statistics of the indexed documents; None before there are any."""
+        return None if self._ranker is None else self._ranker.ensemble
+
+    @property
+    def dim(self) -> int | None:
+        """d; None before the first document."""
+        return None if self._ranker is None else self._ranker.rows.dim
+
+    # --- documents -----------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        documents: Any,
+        *,
+        texts: Sequence[str | None] | None = None,
+        ids: Iterable[Id] | None = None,
+        metadata: Iterable[Any] | None = None,
+        batch_size: int = inputs.BATCH_SIZE,
+    ) -> SurpriseIndex:
+        """Add documents; all of them or, after an error, none.
+
+        Args:
+            documents: texts in any form that the pipeline takes, generators included, or embeddings (n, d) as a tensor
+                or array. Blank texts are left out, with a warning; every other document keeps its id and metadata.
+            texts: for embeddings, the texts they belong to.
+            ids: a distinct int or str for each document, all of one kind; default: a running number that is never
+                used twice. Documents with the same text are different documents.
+            metadata: anything JSON can hold for each document, for filters and to be given back.
+            batch_size: of the encoder.
+
+        Returns:
+            self.
+
+        Raises:
+            TypeError: embeddings are not floating.
+            ValueError: lengths differ, an id is in use, a row is of a wrong type or not finite (the message names it),
+                or texts without a model.
+        """
+        if _is_array(documents):
+            emb = torch.as_tensor(documents)
+            check_rows("documents", emb, self.dim)
+            parts, kept, read = [emb], list(range(len(emb))), len(emb)
+            held: list[str | None] = [None] * read if texts is None else list(texts)
+            _check_length("texts", held, read)
+        elif texts is not None:
+            raise ValueError("texts belong to embeddings; documents are texts already")
+        else:
+            parts, kept, held, read = self._embed_documents(documents, batch_size)
+        new_ids = self._new_ids(ids, read)
+        new_metadata = [None] * read if metadata is None else list(metadata)
+        _check_length("metadata", new_metadata, read)
+        if kept:
+            ranker = self._start(parts[0].shape[1])
+            while parts:  # each is let go once it is in
+                ranker.add(parts.pop(0))
+            self._positions |= {new_ids[row]: len(self.ids) + i for i, row in enumerate(kept)}
+            self.ids += [new_ids[row] for row in kept]
+            self.metadata += [new_metadata[row] for row in kept]
+            self.texts += held
+            self.version += 1
+        self._next_id += read if ids is None else 0
+        return self
+
+    def remove(self, ids: Id | Iterable[Id]) -> SurpriseIndex:
+        """Remove documents by their ids, and from the ensemble where it is their own (exact to 1e-9).
+
+        Raises:
+            ValueError: an id is not in the index; nothing is removed then.
+        """
+        one = isinstance(ids, (Integral, str))
+        wanted = _plain_ids([ids] if one else ids)
+        missing = [i for i in wanted if i not in self._positions]
+        if missing:
+            raise ValueError(f"no document has the id {', '.join(map(repr, missing[:5]))}; nothing was removed")
+        if wanted and self._ranker is not None:
+            mask = torch.ones(len(self), dtype=torch.bool)
+            mask[[self._positions[i] for i in wanted]] = False
+            self._ranker.keep(mask)
+            rows = mask.nonzero().flatten().tolist()
+            self.ids = [self.ids[row] for row in rows]
+            self.texts = [self.texts[row] for row in rows]
+            self.metadata = [self.metadata[row] for row in rows]
+            self._positions = {i: row for row, i in enumerate(self.ids)}
+            self.version += 1
+        return self
+
+    def _start(self, dim: int) -> Ranker:
+        """The ranker, made when the dimension is known."""
+        if self._ranker is None:
+            if self.model is not None and self.model.dim != dim:
+                raise ValueError(f"embeddings of dimension {dim}, but the model gives {self.model.dim}")
+            own = self._given is None and self.direction == "documents"
+            ensemble = self._given
+            if own:
+                encoder = None if self.model is None else self.model.encoder_name
+                ensemble = Ensemble(dim, reservoir=0, encoder=encoder, device=self.device)
+            rows = Rows(dim, self.device)
+            self._ranker = Ranker(rows, self._engine, self.direction, self.weight, self.n_cross, ensemble, own)
+        return self._ranker
+
+    def _embed_documents(
+        self, documents: Any, batch_size: int
+    ) -> tuple[list[Tensor], list[int], list[str | None], int]:
+        """Embeddings in parts, row numbers and texts of those that have any, and the number of rows read."""
+        model = self._need_model("documents are texts")
+        parts: list[Tensor] = []
+        kept: list[int] = []
+        held: list[str | None] = []
+        cut = read = 0
+        for rows, texts, more in inputs.chunks(documents, CHUNK * batch_size):
+            read += more
+            if texts:
+                emb, longer = model.embed(texts, batch_size=batch_size, rows=rows)
+                parts.append(emb)
+                kept += rows
+                held += texts
+                cut += longer
+        inputs.warn_cut(cut, len(kept), "documents", model.max_seq_length)
+        if len(kept) < read:
+            warnings.warn(f"{read - len(kept):,} of {read:,} documents have no text and are left out", stacklevel=3)
+        return parts, kept, held, read
+
+    def _new_ids(self, ids: Iterable[Id] | None, count: int) -> list[Id]:
+        new = _plain_ids(range(self._next_id, self._next_id + count) if ids is None else ids)
+        _check_length("ids", new, count)
+        if len({type(i) for i in new} | {type(i) for i in self.ids[:1]}) > 1:
+            raise ValueError("ids must be all int or all str, those of the index included")
+        seen: set[Id] = set()
+        for i in new:
+            if i in self._positions or i in seen:
+                raise ValueError(f"the id {i!r} is in use: ids must differ; remove that document first to replace it")
+            seen.add(i)
+        return new
+
+    # --- searching -----------------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        queries: Any,
+        k: int | None = 10,
+        *,
+        filter: Callable[[Any], bool] | None = None,  # noqa: A002 (the word that every index uses)
+        min_score: float = 0.0,
+        max_score: float = 1.0,
+        at_least_as_similar_as: str | Tensor | None = None,
+    ) -> Any:
+        """The documents that surprise most by their similarity to each query, best first.
+
+        Args:
+            queries: one text or embedding (d,), or several: a list of texts, embeddings (b, d).
+            k: the most documents for each; None gives all that pass.
+            filter: of the metadata of a document: True lets it be found. The ensemble stays that of all documents.
+            min_score, max_score: limits of the score, both included.
+            at_least_as_similar_as: a text or embedding (d,): documents that surprise less than it would are left out.
+
+        Returns:
+            list of `Hit` for one query, else a list of such lists.
+
+        Raises:
+            ValueError: a blank or wrong-typed query (the message names it), k < 1, another dimension, or texts
+                without a model.
+        """
+        single, keys = self._embed_queries("queries", queries)
+        if k is not None:
+            k = inputs.positive_int("k", k)
+        cutoff = None
+        if at_least_as_similar_as is not None:
+            one, cutoff = self._embed_queries("at_least_as_similar_as", at_least_as_similar_as)
+            if not one:
+                raise ValueError("at_least_as_similar_as must be one text or one embedding")
+        allowed = None
+        if filter is not None:
+            allowed = torch.tensor([bool(filter(data)) for data in self.metadata], dtype=torch.bool, device=self.device)
+        hits: list[list[Hit]] = [[] for _ in range(len(keys))]
+        if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
+            self._warn_if_small(self._ranker.context_size(len(keys)))
+            found = self._ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
+            hits = [self._hits(columns) for columns in found]
+        return hits[0] if single else hits
+
+    def _hits(self, found: Found) -> list[Hit]:
+        rows, cosine, z, score = (column.tolist() for column in found)
+        columns = zip(rows, score, z, cosine, strict=True)
+        return [Hit(self.ids[i], s, at, c, self.texts[i], self.metadata[i]) for i, s, at, c in columns]
+
+    def _warn_if_small(self, documents: int) -> None:
+        weight = crossover_weight(documents, self.weight, self.n_cross)
+        if self.weight is None and weight < SMALL_WEIGHT and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the ensemble holds {documents:,} documents, so the surprise counts with a weight of {weight:.2f} and"
+                " the plain similarity with the rest; pass a larger ensemble, or weight=1 for the surprise alone",
+                stacklevel=3,
+            )
+
+    # --- texts ---------------------------------------------------------------------------------------------------
+
+    def _need_model(self, what: str) -> SurpriseModel:
+        if self.model is None:
+            raise ValueError(f"{what}, and this index has no model: pass embeddings, or SurpriseIndex(model=...)")
+        return self.model
+
+    def _embed_queries(self, name: str, queries: Any) -> tuple[bool, Tensor]:
+        """Whether it is one query; unit rows (b, d) float64 on the index's device."""
+        if _is_array(queries):
+            emb = torch.as_tensor(queries)
+            single = emb.dim() == 1
+            emb = emb.unsqueeze(0) if single else emb
+        else:
+            single = isinstance(queries, str)
+            texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(queries))]
+            blank = [i for i, text in enumerate(texts) if inputs.is_blank(text)]
+            if blank:
+                raise ValueError(f"{name}: row {blank[0]} has no text to search for")
+            model = self._need_model(f"{name} are texts")
+            emb, cut = model.embed([str(text) for text in texts], show_progress_bar=False)
+            inputs.warn_cut(cut, len(texts), name, model.max_seq_length)
+        check_rows(name, emb, self.dim)
+        return single, unit_rows(emb.detach().to(self.device, torch.float64))
+
+    def _as_ensemble(self, ensemble: Any) -> Ensemble | None:
+        if ensemble is None:
+            return None
+        if not isinstance(ensemble, Ensemble):
+            if not _is_array(ensemble):
+                parts, *_ = self._embed_documents(ensemble, inputs.BATCH_SIZE)
+                if not parts:
+                    raise ValueError("none of the ensemble's documents has any text")
+                ensemble = torch.cat(parts)
+            encoder = None if self.model is None else self.model.encoder_name
+            ensemble = Ensemble.from_embeddings(torch.as_tensor(ensemble), encoder=encoder, precision="exact")
+        if not ensemble.normalize:
+            raise ValueError("the ensemble has normalize=False; the index ranks by the cosine, which needs True")
+        if not len(ensemble):
+            raise ValueError("the ensemble holds no documents, so nothing can be a surprise")
+        return ensemble.to(self.device)
+
+    # --- elsewhere -----------------------------------------------------------------------------------------------
+
+    def export_vectors(self, unit: bool = False) -> ExportedVectors:
+        """The documents as vectors for any engine that searches by inner product (FAISS, Qdrant, pgvector, ...).
+
+        A snapshot: adding or removing documents moves every sigma of an ensemble that is their own. Compare its
+        `version` with the index's, and export again where they differ. With direction="questions" the vectors are
+        d^ and the centre is 0. The order is that of z, which is the search's where w = 1; below it a warning says so.
+
+        Args:
+            unit: vectors of length 1 with the same products, for engines that search a graph (HNSW), which finds few
+                of the right documents among vectors that have one large component in common.
+
+        Raises:
+            ValueError: the index is empty.
+        """
+        if self._ranker is None or not len(self):
+            raise ValueError("the index is empty: add documents first")
+        if self.direction == "documents":
+            self._warn_if_small(self._ranker.context_size(0))
+        return ExportedVectors(*self._ranker.export(unit), list(self.ids), self.version)
+
+    def save_pretrained(self, path: str | os.PathLike) -> None:
+        """Write the index to a folder: safetensors for vectors and ensemble, parquet for ids, texts and metadata.
+
+        Raises:
+            TypeError: metadata that JSON cannot hold; nothing is written then.
+        """
+        options = {name: getattr(self, name) for name in SAVED}
+        options |= {
+            "encoder": None if self.model is None else self.model.encoder_name,
+            "own_ensemble": self._given is None,
+            "next_id": self._next_id,
+            "index_version": self.version,
+        }
+        rows = None if self._ranker is None else self._ranker.rows
+        documents = index_files.Documents(self.ids, self.texts, self.metadata)
+        index_files.write(Path(path), rows, self.ensemble, documents, options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        model: Any = None,
+        *,
+        revision: str | None = None,
+        token: bool | str | None = None,
+        cache_dir: str | None = None,
+        local_files_only: bool = False,
+        **overrides: Any,
+    ) -> SurpriseIndex:
+        """Open a folder, or a data set repository of the Hub, that holds an index.
+
+        Args:
+            name_or_path: folder or Hub id.
+            model: what embeds texts, as for the constructor; the encoder that the index was made with.
+            revision, token, cache_dir, local_files_only: of the download.
+            overrides: engine, engine_options, weight, n_cross or device in place of what was saved.
+
+        Raises:
+            FileNotFoundError: the folder holds no index.
+            ValueError: a damaged or newer file, or another encoder.
+        """
+        folder = Path(name_or_path)
+        if not folder.is_dir():
+            hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+            folder = index_files.download(os.fspath(name_or_path), **hub)
+        saved = index_files.read(folder, overrides.get("device", "cpu"))
+        options = {name: saved.config[name] for name in SAVED}
+        if "engine" in overrides:
+            options["engine_options"] = None
+        given = None if saved.config["own_ensemble"] else saved.ensemble
+        index = cls(model, given, **{**options, **overrides})
+        if saved.rows is not None:
+            ranker = index._start(saved.rows.dim)
+            ranker.rows, ranker.ensemble = saved.rows, saved.ensemble
+        index.ids, index.texts, index.metadata = saved.documents
+        index._positions = {i: row for row, i in enumerate(index.ids)}
+        index.version, index._next_id = saved.config["index_version"], saved.config["next_id"]
+        index._check_encoder()
+        return index
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the index to a data set repository, made if need be; returns its address.
+
+        Args:
+            repo_id: user/name.
+            options: private, token, revision, commit_message.
+        """
+        return index_files.upload(self.save_pretrained, repo_id, **options)
+
+    def _check_encoder(self) -> None:
+        """Refuse a model under which a stored text no longer has the vector that is stored with it."""
+        row = next((row for row, text in enumerate(self.texts) if text is not None), None)
+        if self.model is None or row is None or self._ranker is None:
+            return
+        emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0].to(self.device)
+        likeness = float(torch.cosine_similarity(emb, self._ranker.rows.take(torch.tensor([row]))))
+        if not likeness >= SAME_ENCODER:
+            raise ValueError(
+                "the index was made with another encoder, prompt or weights than this model: they embed document"
+                f" {self.ids[row]!r} with a cosine of {likeness:.2f}"
+            )
+
+
+# --- pieces ------------------------------------------------------------------------------------------------------
+
+
+def _as_model(model: Any) -> SurpriseModel | None:
+    if model is None:
+        return None
+    from .model import SurpriseModel
+
+    if isinstance(model, (str, os.PathLike)):
+        return SurpriseModel.from_pretrained(model)
+    if not hasattr(model, "encode"):
+        raise TypeError(f"model must be a SurpriseModel, SentenceTransformer or name, got {type(model).__name__}")
+    return SurpriseModel.from_encoder(model)
+
+
+def _is_array(x: Any) -> bool:
+    """Embeddings rather than texts: a tensor, or an array of numbers."""
+    return isinstance(x, Tensor) or (hasattr(x, "ndim") and getattr(getattr(x, "dtype", None), "kind", "") in "fiub")
+
+
+def _plain_ids(ids: Any) -> list[Id]:
+    out: list[Id] = []
+    for number, i in enumerate(ids):
+        if isinstance(i, bool) or not isinstance(i, (str, Integral)):
+            raise ValueError(f"ids[{number}] must be an int or a str, got {type(i).__name__}")
+        out.append(str(i) if isinstance(i, str) else int(i))
+    return out
+
+
+def _check_length(name: str, values: Sequence[Any], count: int) -> None:
+    if len(values) != count:
+        raise ValueError(f"{name} must have one entry for each of the {count:,} documents, got {len(values):,}")

@@ -1,0 +1,681 @@
+"""SurpriseIndex: against the n x n definition, through changes, engines, files, and a real vector database."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+import surprise_hf
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel
+from surprise_hf.engines import ENGINES, Rows
+from surprise_hf.scoring import surprise
+
+FAISS = [name for name in ENGINES if name != "exact"]
+
+
+def clouds(n: int, dim: int = 16, seed: int = 0, offset: float = 0.7) -> torch.Tensor:
+    """Rows around a few directions that all lean one way, so that means and deviations differ from row to row."""
+    centres = torch.randn(7, dim, generator=torch.Generator().manual_seed(99))
+    gen = torch.Generator().manual_seed(seed)
+    spread = torch.rand(n, 1, generator=gen) + 0.2
+    rows = centres[torch.randint(7, (n,), generator=gen)] + spread * torch.randn(n, dim, generator=gen)
+    return rows + offset * math.sqrt(dim) * torch.eye(dim)[0]
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    x = x.to(torch.float64)
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def z_matrix(keys: torch.Tensor, documents: torch.Tensor, ensemble: torch.Tensor) -> torch.Tensor:
+    """z of keys (rows) for documents (columns) by the whole similarity matrix, float64: the definition."""
+    psi = unit(keys) @ unit(documents).T
+    context = unit(ensemble) @ unit(documents).T
+    return (psi - context.mean(dim=0)) / context.std(dim=0, correction=0)
+
+
+def stored(index: SurpriseIndex) -> torch.Tensor:
+    assert index._ranker is not None
+    return index._ranker.rows.whole()
+
+
+def ids_of(hits: list) -> list:
+    return [hit.id for hit in hits]
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+def test_order_and_scores_are_those_of_the_definition(engine: str) -> None:
+    documents, queries = clouds(2000), clouds(5, seed=1)
+    index = SurpriseIndex(engine=engine, weight=1).add(documents)
+    z = z_matrix(queries, documents, documents)
+    for row, hits in enumerate(index.search(queries, k=50)):
+        best = z[row].argsort(descending=True)[:50]
+        assert ids_of(hits) == best.tolist()
+        np.testing.assert_allclose([hit.z for hit in hits], z[row, best], rtol=1e-6)
+        np.testing.assert_allclose([hit.score for hit in hits], [NormalDist().cdf(x) for x in z[row, best].tolist()])
+        np.testing.assert_allclose([hit.cosine for hit in hits], (unit(queries) @ unit(documents).T)[row, best], 1e-6)
+
+
+def test_documents_are_the_side_with_the_moments() -> None:
+    """Ranked by surprise the order differs from the cosine's; with the text as q it would be the cosine's."""
+    documents, query = clouds(2000), clouds(1, seed=1)[0]
+    surprising = SurpriseIndex(weight=1).add(documents).search(query, k=None)
+    plain = SurpriseIndex(weight=0).add(documents).search(query, k=None)
+    asked = SurpriseIndex(weight=1, ensemble=documents, direction="questions").add(documents).search(query, k=None)
+    cosine = unit(documents) @ unit(query[None])[0]
+    assert ids_of(plain) == ids_of(asked) == cosine.argsort(descending=True).tolist()
+    assert ids_of(surprising)[:20] != ids_of(plain)[:20]
+
+
+def test_small_corpora_are_ranked_as_surprise_ranks_labels() -> None:
+    documents, queries = clouds(300), clouds(3, seed=1)
+    index = SurpriseIndex().add(documents)
+    with pytest.warns(UserWarning, match=r"300 documents.*weight of 0\.29"):
+        found = index.search(queries, k=300)
+    scores = surprise(queries.double(), documents.double(), documents.double())
+    for row, hits in enumerate(found):
+        np.testing.assert_allclose([hit.score for hit in hits], scores[row, ids_of(hits)], atol=1e-6)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once for an index is enough
+        index.search(queries)
+
+
+def test_weight_follows_the_size_of_the_ensemble() -> None:
+    documents = clouds(3900, dim=8)
+    index = SurpriseIndex().add(documents)  # tanh(3.9) counts as 1
+    expected = z_matrix(documents[:1], documents, documents)[0].argsort(descending=True)[:9].tolist()
+    assert ids_of(index.search(documents[0], k=9)) == expected
+
+
+def test_a_given_ensemble_is_used_and_left_alone() -> None:
+    documents, others, query = clouds(500), clouds(4000, seed=2, offset=0.1), clouds(1, seed=1)
+    ensemble = Ensemble.from_embeddings(others)
+    before = ensemble.scatter.clone()
+    expected = z_matrix(query, documents, others)[0]
+    for given in (ensemble, others, others.numpy()):
+        index = SurpriseIndex(ensemble=given).add(documents[:200]).add(documents[200:])
+        index.remove(7)
+        hits = index.search(query[0], k=20)
+        order = expected.argsort(descending=True).tolist()
+        order.remove(7)
+        assert ids_of(hits) == order[:20]
+        np.testing.assert_allclose([hit.z for hit in hits], expected[order[:20]], rtol=1e-5)
+    assert torch.equal(ensemble.scatter, before)
+
+
+def test_questions_are_scored_against_questions() -> None:
+    documents, questions = clouds(400), clouds(5000, seed=3)
+    psi = unit(questions) @ unit(documents).T
+    context = unit(questions) @ unit(questions).T
+    z = (psi - context.mean(dim=1, keepdim=True)) / context.std(dim=1, correction=0, keepdim=True)
+    index = SurpriseIndex(direction="questions").add(documents)
+    for row, hits in enumerate(index.search(questions, k=5)[:30]):
+        assert ids_of(hits) == psi[row].argsort(descending=True)[:5].tolist()
+        np.testing.assert_allclose([hit.z for hit in hits], z[row, ids_of(hits)], rtol=1e-6)
+    given = SurpriseIndex(ensemble=questions, direction="questions").add(documents)
+    assert ids_of(given.search(questions[3], k=5)) == psi[3].argsort(descending=True)[:5].tolist()
+    np.testing.assert_allclose(given.search(questions[3], k=1)[0].z, z[3].max(), rtol=1e-6)
+
+
+def test_float64_settles_what_float32_rounds() -> None:
+    """Documents that differ by less than float32 can tell in a product of length 16: still in the exact order."""
+    base = clouds(4000)
+    near = base[:1] + 1e-6 * torch.randn(12, 16, generator=torch.Generator().manual_seed(5))
+    documents = torch.cat((base, near))
+    hits = SurpriseIndex(weight=1).add(documents).search(base[0], k=8)
+    stored = torch.nn.functional.normalize(documents)
+    z = [hit.z for hit in hits]
+    assert z == sorted(z, reverse=True)
+    expected = z_matrix(base[:1], stored, stored)[0].topk(8).values
+    np.testing.assert_allclose(z, expected, rtol=3e-7)
+
+
+# --- degenerate corpora ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [None, 0, 0.5, 1])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+def test_never_nan(weight: float | None, direction: str) -> None:
+    for documents in (torch.ones(1, 4), torch.ones(10, 4), torch.zeros(3, 4), torch.eye(4)[:2]):
+        index = SurpriseIndex(weight=weight, n_cross=1, direction=direction).add(documents)
+        for query in (torch.ones(4), -torch.ones(4), torch.zeros(4), torch.eye(4)[3]):
+            hits = index.search(query)
+            assert len(hits) == len(documents)
+            assert all(0 <= hit.score <= 1 and hit.z == hit.z for hit in hits)
+
+
+def test_identical_documents_count_as_ties() -> None:
+    index = SurpriseIndex(weight=1).add(torch.ones(10, 4))
+    for query, score in ((torch.ones(4), 0.5), (torch.eye(4)[0], 0.0)):  # a tie, and below all
+        assert {hit.score for hit in index.search(query)} == {score}
+    assert ids_of(index.search(torch.ones(4), k=4)) == [0, 1, 2, 3]
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    index = SurpriseIndex()
+    assert len(index) == 0
+    assert index.search(torch.ones(4)) == []
+    assert index.search(torch.ones(2, 4)) == [[], []]
+    index.add(torch.ones(1, 4))
+    assert index.search(torch.empty(0, 4)) == []
+    index.remove(0)
+    assert index.search(torch.ones(4)) == []
+    with pytest.raises(ValueError, match="empty"):
+        index.export_vectors()
+
+
+# --- changes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+def test_adding_and_removing_is_as_building_anew(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * 97)  # blocks of 97 rows: many, and a ragged one
+    documents, queries = clouds(1000), clouds(4, seed=1)
+    index = SurpriseIndex(engine=engine, weight=1)
+    for start in range(0, 1000, 150):
+        index.add(documents[start : start + 150])
+        index.search(queries)  # what it has built must not outlive the next change
+    gone = list(range(5, 1000, 7))
+    index.remove(gone[:100]).search(queries)
+    index.remove(gone[100:])
+    index.add(documents[5:6], ids=[5])
+    kept = [i for i in range(1000) if i not in gone] + [5]
+    assert index.ids == kept
+    rest = documents[kept]
+    z = z_matrix(queries, rest, rest)
+    for row, hits in enumerate(index.search(queries, k=30)):
+        best = z[row].argsort(descending=True)[:30]
+        assert ids_of(hits) == [kept[i] for i in best]
+        np.testing.assert_allclose([hit.z for hit in hits], z[row, best], rtol=1e-6)
+
+
+@pytest.mark.parametrize("removed", [1, 300, 499, 500, 700, 999])
+def test_removal_leaves_the_ensemble_exact(removed: int) -> None:
+    index = SurpriseIndex(weight=1).add(clouds(1000, dim=24)).remove(range(removed))
+    left = unit(stored(index))
+    assert index.ensemble is not None
+    assert len(index.ensemble) == 1000 - removed
+    covariance = torch.cov(left.T, correction=0) if removed < 999 else torch.zeros(24, 24, dtype=torch.float64)
+    torch.testing.assert_close(index.ensemble.mean, left.mean(dim=0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(index.ensemble.covariance, covariance, rtol=0, atol=1e-12)
+
+
+def test_many_changes_do_not_wear_the_ensemble_out() -> None:
+    documents = torch.nn.functional.normalize(clouds(400))
+    index = SurpriseIndex(weight=1).add(documents)
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(0)).tolist()
+    for i in range(200):
+        one = order[i]
+        index.remove(one).add(documents[one : one + 1], ids=[one])
+    rows = stored(index)
+    fresh = Ensemble.from_embeddings(rows, precision="exact")
+    assert index.ensemble is not None
+    std, expected = index.ensemble.moments(rows)[1], fresh.moments(rows)[1]
+    torch.testing.assert_close(std, expected, rtol=1e-9, atol=0)
+
+
+def test_removing_all_and_starting_again() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(50))
+    index.remove(list(index.ids))
+    assert len(index) == 0
+    index.add(clouds(80, seed=4))
+    assert index.ids == list(range(50, 130))  # ids are never used twice
+    best = z_matrix(clouds(1, seed=1), clouds(80, seed=4), clouds(80, seed=4))[0].argmax()
+    assert index.search(clouds(1, seed=1)[0], k=1)[0].id == 50 + int(best)
+
+
+def test_the_version_tells_a_stale_export() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(20))
+    exported = index.export_vectors()
+    assert exported.version == index.version
+    index.search(clouds(1)[0])
+    assert exported.version == index.version
+    index.add(clouds(1, seed=2))
+    assert exported.version != index.version
+    again = index.version
+    index.remove(20)
+    assert index.version not in (again, exported.version)
+
+
+def test_an_error_changes_nothing() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(20), ids=range(20))
+    bad = clouds(3)
+    bad[1, 2] = math.nan
+    for documents, options in (
+        (bad, {}),
+        (clouds(3, dim=5), {}),
+        (clouds(3), {"ids": [1, 2, 3]}),
+        (clouds(3), {"ids": [30, 30, 31]}),
+        (clouds(3), {"ids": ["a", "b", "c"]}),
+        (clouds(3), {"ids": [30, 31]}),
+        (clouds(3), {"metadata": [{}]}),
+        (clouds(3), {"texts": ["one"]}),
+        (["text"], {}),
+    ):
+        with pytest.raises(ValueError, match=r"row 1|shape|in use|all int|one entry|no model"):
+            index.add(documents, **options)
+    with pytest.raises(ValueError, match="no document has the id 77"):
+        index.remove([3, 77])
+    assert index.ids == list(range(20))
+    assert index.ensemble is not None
+    assert len(index.ensemble) == 20
+    assert index.version == 1
+
+
+# --- ids, metadata, filters, thresholds --------------------------------------------------------------------------
+
+
+def test_duplicates_keep_their_ids() -> None:
+    one = clouds(200)
+    index = SurpriseIndex(weight=1).add(torch.cat((one, one)), ids=[f"id {i}" for i in range(400)])
+    hits = ids_of(index.search(one[17], k=None))
+    assert all(int(b[3:]) == int(a[3:]) + 200 for a, b in zip(hits[::2], hits[1::2], strict=True))  # twins in order
+    assert hits[:2] == ["id 17", "id 217"]
+    index.remove("id 17")
+    assert index.search(one[17], k=1)[0].id == "id 217"
+    assert "id 17" not in index
+    assert "id 217" in index
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+def test_a_filter_narrows_the_search_and_not_the_ensemble(engine: str, direction: str) -> None:
+    documents, query = clouds(1000), clouds(1, seed=1)
+    index = SurpriseIndex(engine=engine, weight=1, direction=direction, ensemble=documents)
+    index.add(documents, metadata=[{"colour": "red" if i % 50 == 3 else "blue"} for i in range(1000)])
+    hits = index.search(query[0], k=12, filter=lambda data: data["colour"] == "red")
+    z = z_matrix(query, documents, documents)[0]
+    order = z if direction == "documents" else (unit(query) @ unit(documents).T)[0]
+    red = [i for i in order.argsort(descending=True).tolist() if i % 50 == 3]
+    assert ids_of(hits) == red[:12]
+    assert all(hit.metadata == {"colour": "red"} for hit in hits)
+    assert index.search(query[0], filter=lambda data: data["colour"] == "green") == []
+    assert len(index.search(query[0], k=None, filter=lambda data: data["colour"] == "red")) == 20
+
+
+@pytest.mark.parametrize("weight", [0.4, 1])
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+def test_thresholds(engine: str, direction: str, weight: float) -> None:
+    documents, query = clouds(1000), clouds(1, seed=1)[0]
+    index = SurpriseIndex(engine=engine, weight=weight, direction=direction, ensemble=clouds(900, seed=6)).add(
+        documents
+    )
+    every = index.search(query, k=None)
+    assert len(every) == 1000
+    low, high = every[700].score, every[300].score
+    found = index.search(query, k=None, min_score=low, max_score=high)
+    assert ids_of(found) == ids_of(every)[300:701]
+    assert ids_of(index.search(query, k=5, max_score=high)) == ids_of(every)[300:305]
+    assert ids_of(index.search(query, k=400, min_score=every[99].score)) == ids_of(every)[:100]
+    # at least as similar as a text that is in the index: that text is the last one found
+    for place in (0, 10, 400):
+        cutoff = documents[every[place].id]
+        assert ids_of(index.search(query, k=None, at_least_as_similar_as=cutoff)) == ids_of(every)[: place + 1]
+
+
+def test_the_cutoff_text_is_judged_as_a_document() -> None:
+    documents, queries, cutoff = clouds(2000), clouds(3, seed=1), clouds(1, seed=9)
+    index = SurpriseIndex(weight=1).add(documents)
+    z = z_matrix(queries, documents, documents)
+    limit = z_matrix(queries, cutoff, documents)
+    for row, hits in enumerate(index.search(queries, k=None, at_least_as_similar_as=cutoff[0])):
+        assert len(hits) == int((z[row] >= limit[row]).sum())
+
+
+# --- engines -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", FAISS)
+def test_faiss_finds_what_the_exact_engine_finds(engine: str) -> None:
+    documents, queries = clouds(5000), clouds(50, seed=1)
+    exact = SurpriseIndex(weight=1).add(documents).search(queries, k=10)
+    found = SurpriseIndex(engine=engine, weight=1).add(documents).search(queries, k=10)
+    if engine == "faiss-flat":
+        assert found == exact
+    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall > 0.9
+
+
+@pytest.mark.parametrize("engine", FAISS)
+def test_faiss_grows_under_a_fixed_ensemble(engine: str) -> None:
+    documents, query = clouds(1500), clouds(1, seed=1)[0]
+    index = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(documents[:1000])
+    index.search(query)
+    index.add(documents[1000:])
+    whole = SurpriseIndex(ensemble=clouds(4000, seed=2)).add(documents).search(query, k=3)
+    assert ids_of(index.search(query, k=3)) == ids_of(whole)
+
+
+def test_a_graph_finds_crowded_vectors() -> None:
+    """Cosines between 0.9 and 1, as E5 has them: on d^/sigma_d itself, HNSW finds a tenth of the neighbours."""
+    documents, queries = clouds(3000, offset=6), clouds(50, seed=1, offset=6)
+    exact = SurpriseIndex(weight=1).add(documents).search(queries)
+    found = SurpriseIndex(weight=1, engine="faiss-hnsw").add(documents).search(queries)
+    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall > 0.9
+
+
+def test_unit_vectors_have_the_same_products() -> None:
+    documents, queries = clouds(800, offset=2), clouds(9, seed=1, offset=2)
+    documents[:, 5] = 0  # a direction without variance
+    index = SurpriseIndex(weight=1).add(documents)
+    plain, unit_length = index.export_vectors(), index.export_vectors(unit=True)
+    np.testing.assert_allclose(unit_length.vectors.norm(dim=1), 1, atol=1e-5)
+    z = z_matrix(queries, documents, documents)
+    np.testing.assert_allclose(plain.queries(queries) @ plain.vectors.T, z, atol=1e-4)
+    queries[:, 5] = 0
+    z = z_matrix(queries, documents, documents)
+    np.testing.assert_allclose(unit_length.queries(queries) @ unit_length.vectors.T, z, atol=1e-4)
+
+
+def test_faiss_options() -> None:
+    with pytest.raises(ValueError, match="knows the options"):
+        SurpriseIndex(engine="faiss-flat", engine_options={"probes": 3})
+    documents, queries = clouds(3000), clouds(20, seed=1)
+    index = SurpriseIndex(engine="faiss-ivf", weight=1, engine_options={"lists": 30, "probes": 30}).add(documents)
+    assert index.search(queries) == SurpriseIndex(weight=1).add(documents).search(queries)
+
+
+def test_without_faiss_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match=r"pip install 'surprise-hf\[faiss\]'"):
+        SurpriseIndex(engine="faiss-flat")
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+def test_qdrant_gives_the_same_order(unit_length: bool) -> None:
+    from qdrant_client import QdrantClient, models
+
+    documents, queries = clouds(700, dim=24), clouds(6, dim=24, seed=1)
+    index = SurpriseIndex(weight=1).add(documents, ids=range(100, 800))
+    exported = index.export_vectors(unit=unit_length)
+    client = QdrantClient(":memory:")
+    client.create_collection("docs", models.VectorParams(size=24, distance=models.Distance.DOT))
+    points = zip(exported.ids, exported.vectors.tolist(), strict=True)
+    client.upsert("docs", [models.PointStruct(id=i, vector=v) for i, v in points])
+    searched = exported.queries(queries)
+    for query, hits in zip(searched, index.search(queries, k=25), strict=True):
+        answer = client.query_points("docs", query=query.tolist(), limit=25).points
+        assert [point.id for point in answer] == ids_of(hits)
+        np.testing.assert_allclose([point.score for point in answer], [hit.z for hit in hits], rtol=1e-4)
+    client.close()
+
+
+def test_exported_questions_order_as_the_index() -> None:
+    documents, queries = clouds(300), clouds(4, seed=1)
+    index = SurpriseIndex(direction="questions", weight=1).add(documents)
+    exported = index.export_vectors()
+    order = (exported.queries(queries) @ exported.vectors.T).argsort(dim=1, descending=True)[:, :10]
+    assert [ids_of(hits) for hits in index.search(queries, k=10)] == order.tolist()
+
+
+def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 3 * 10)
+    x = torch.randn(57, 3)
+    rows = Rows(3)
+    for part in x.split([1, 9, 0, 25, 22]):
+        rows.append(part)
+    assert torch.equal(rows.whole(), x)
+    assert [len(block) for _, block in rows.blocks()] == [10, 10, 10, 10, 10, 7]
+    pick = torch.tensor([56, 0, 10, 9, 9, 33])
+    assert torch.equal(rows.take(pick), x[pick])
+    mask = torch.arange(57) % 3 != 0
+    rows.keep(mask)
+    assert torch.equal(rows.whole(), x[mask])
+    rows.keep(torch.zeros(len(rows), dtype=torch.bool))
+    assert rows.whole().shape == (0, 3)
+
+
+# --- texts -------------------------------------------------------------------------------------------------------
+
+TEXTS = ["sport ball game", "money bank price", "science star planet", "bread soup cheese", "dog cat horse"]
+
+
+@pytest.fixture(scope="module")
+def model(st_path: Path) -> SurpriseModel:
+    return SurpriseModel(str(st_path), device="cpu")
+
+
+@pytest.mark.parametrize("given", ["model", "path", "sentence-transformer"])
+def test_texts_are_embedded_as_the_model_does(model: SurpriseModel, st_path: Path, given: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    encoder = {
+        "model": lambda: model,
+        "path": lambda: st_path,
+        "sentence-transformer": lambda: SentenceTransformer(str(st_path), device="cpu"),
+    }[given]()
+    index = SurpriseIndex(encoder, weight=1).add(TEXTS)
+    plain = SurpriseIndex(weight=1).add(model.encode(TEXTS), texts=TEXTS)
+    assert index.search("ball game", k=3) == pytest.approx(plain.search(model.encode("ball game"), k=3), abs=1e-5)
+    assert [hit.text for hit in index.search("dog", k=5)] == [TEXTS[i] for i in ids_of(index.search("dog", k=5))]
+
+
+def test_every_kind_of_container(model: SurpriseModel) -> None:
+    import pandas as pd
+
+    expected = SurpriseIndex(model, weight=1).add(TEXTS).search(["dog", "ball"])
+    for documents in (tuple(TEXTS), np.array(TEXTS), pd.Series(TEXTS), (text for text in TEXTS)):
+        index = SurpriseIndex(model, weight=1).add(documents)
+        assert index.ids == [0, 1, 2, 3, 4]
+        assert index.search(np.array(["dog", "ball"])) == expected
+    with pytest.raises(ValueError, match="document 1 must be a string"):
+        SurpriseIndex(model).add(["a", 3])
+
+
+def test_blank_documents_are_left_out_and_ids_stay_with_their_rows(model: SurpriseModel) -> None:
+    with pytest.warns(UserWarning, match="3 of 5 documents have no text"):
+        index = SurpriseIndex(model, weight=1).add(["dog", "", None, "ball", "  "], metadata=list("abcde"))
+    assert (index.ids, index.texts, index.metadata) == ([0, 3], ["dog", "ball"], ["a", "d"])
+    assert index.add(["cat"]).ids == [0, 3, 5]
+    with pytest.raises(ValueError, match="row 1 has no text"):
+        index.search(["dog", " "])
+    assert SurpriseIndex(model).add([]).search("dog") == []
+
+
+def test_texts_as_ensemble_and_cutoff(model: SurpriseModel) -> None:
+    index = SurpriseIndex(model, ensemble=TEXTS * 3, weight=1).add(TEXTS)
+    assert index.ensemble is not None
+    assert len(index.ensemble) == 15
+    hits = index.search("dog", k=None)
+    assert hits[:3] == index.search("dog", at_least_as_similar_as=hits[2].text)
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def filled(model: SurpriseModel | None = None, **options: object) -> SurpriseIndex:
+    metadata = [{"n": i, "name": "Ä"} if i % 2 else None for i in range(300)]
+    return SurpriseIndex(model, weight=1, **options).add(  # type: ignore[arg-type]
+        clouds(300, 32), ids=[f"d{i}" for i in range(300)], metadata=metadata, texts=[f"text {i}" for i in range(300)]
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"ensemble": clouds(50, 32)}, {"direction": "questions"}])
+def test_saved_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 32 * 128)
+    index = filled(**options)
+    folder = tmp_path / "a folder"
+    index.save_pretrained(folder)
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".parquet", ".json", ".md"}
+    again = SurpriseIndex.from_pretrained(folder)
+    query = clouds(3, 32, seed=1)
+    assert again.search(query) == index.search(query)
+    assert (again.ids, again.texts, again.metadata) == (index.ids, index.texts, index.metadata)
+    assert again.version == index.version
+    again.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
+    index.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
+    assert again.search(query) == index.search(query)
+    again.remove(again.ids[5:])
+    again.save_pretrained(folder)  # over the larger one
+    assert SurpriseIndex.from_pretrained(folder).search(query) == again.search(query)
+
+
+def test_running_ids_go_on_after_loading(tmp_path: Path) -> None:
+    index = SurpriseIndex(weight=1).add(clouds(5)).remove(4)
+    index.save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path).add(clouds(1)).ids == [0, 1, 2, 3, 5]
+
+
+def test_an_empty_index_is_saved(tmp_path: Path) -> None:
+    SurpriseIndex().save_pretrained(tmp_path)
+    assert len(SurpriseIndex.from_pretrained(tmp_path).add(clouds(3))) == 3
+
+
+def test_opened_with_another_engine(tmp_path: Path) -> None:
+    index = SurpriseIndex(weight=1, engine="faiss-ivf", engine_options={"probes": 3}).add(clouds(300))
+    index.save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path).engine_options == {"probes": 3}
+    again = SurpriseIndex.from_pretrained(tmp_path, engine="exact")
+    assert again.search(clouds(2)) == SurpriseIndex(weight=1).add(clouds(300)).search(clouds(2))
+
+
+def test_metadata_that_json_cannot_hold(tmp_path: Path) -> None:
+    index = SurpriseIndex().add(clouds(1), metadata=[{1, 2}])
+    with pytest.raises(TypeError):
+        index.save_pretrained(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    filled().save_pretrained(whole)
+
+    def damage(name: str, data: bytes | None) -> Path:
+        folder = tmp_path / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder)
+        (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
+        return folder
+
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        SurpriseIndex.from_pretrained(damage("config.json", None))
+    newer = json.dumps({**json.loads((whole / "config.json").read_text()), "version": 99}).encode()
+    for name, data, message in (
+        ("config.json", b"{}", "does not describe"),
+        ("config.json", b"\x80\x04K\x01.", "does not describe"),
+        ("config.json", newer, "newer"),
+        ("documents.parquet", None, "documents.parquet"),
+        ("documents.parquet", pickle.dumps([1]), "documents.parquet"),
+        ("vectors-00000.safetensors", None, "vectors-00000"),
+        ("vectors-00000.safetensors", pickle.dumps([1]), "vectors-00000"),
+        ("ensemble.safetensors", b"", "ensemble.safetensors"),
+        ("ensemble.safetensors", None, "ensemble.safetensors"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SurpriseIndex.from_pretrained(damage(name, data))
+
+
+def test_another_encoder_is_refused(
+    tmp_path: Path, model: SurpriseModel, bert_path: Path, other_bert_path: Path
+) -> None:
+    SurpriseIndex(model, weight=1).add(TEXTS).save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path, bert_path).search("dog", k=1)[0].text is not None
+    with pytest.raises(ValueError, match="another encoder"):
+        SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
+
+
+def test_to_the_hub_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub is a folder here: what is uploaded is what is downloaded."""
+    import huggingface_hub
+
+    repo, calls = tmp_path / "hub", []
+
+    def create_repo(_self: object, repo_id: str, **options: object) -> object:
+        calls.append((repo_id, options))
+        return type("Url", (), {"repo_id": repo_id})
+
+    def upload_folder(_self: object, *, folder_path: Path, **options: object) -> str:
+        calls.append(("upload", options))
+        shutil.copytree(folder_path, repo)
+        return "address"
+
+    def snapshot_download(repo_id: str, **options: object) -> str:
+        calls.append((repo_id, options))
+        return str(repo)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    index = filled()
+    assert index.push_to_hub("me/words", private=True, revision="v2") == "address"
+    again = SurpriseIndex.from_pretrained("me/words", revision="v2")
+    assert again.search(clouds(2, 32)) == index.search(clouds(2, 32))
+    assert [name for name, _ in calls] == ["me/words", "upload", "me/words"]
+    assert {options["repo_type"] for _, options in calls} == {"dataset"}
+    assert (calls[0][1]["private"], calls[1][1]["revision"], calls[2][1]["revision"]) == (True, "v2", "v2")
+
+
+# --- input errors, size ------------------------------------------------------------------------------------------
+
+
+def test_options_are_checked() -> None:
+    for options, message in (
+        ({"engine": "annoy"}, "engine must be one of"),
+        ({"direction": "up"}, "direction must be one of"),
+        ({"weight": 2}, "weight must be between"),
+        ({"n_cross": 0}, "n_cross must be positive"),
+        ({"ensemble": Ensemble(4)}, "holds no documents"),
+        ({"ensemble": Ensemble.from_embeddings(torch.ones(2, 4), normalize=False)}, "normalize=False"),
+        ({"ensemble": ["text"]}, "no model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SurpriseIndex(**options)
+    with pytest.raises(TypeError, match="model must be"):
+        SurpriseIndex(model=3)
+    index = SurpriseIndex().add(clouds(3))
+    for k in (0, -1, True, 2.5):
+        with pytest.raises(ValueError, match="k must be a positive integer"):
+            index.search(clouds(1)[0], k=k)
+    with pytest.raises(ValueError, match="shape"):
+        index.search(torch.ones(5))
+    with pytest.raises(ValueError, match="one text or one embedding"):
+        index.search(clouds(1)[0], at_least_as_similar_as=clouds(2))
+    with pytest.raises(ValueError, match="no model"):
+        index.search("dog")
+    with pytest.raises(TypeError, match="floating"):
+        index.add(np.ones((2, 16), dtype=int))
+
+
+def test_memory_is_the_vectors_and_a_block() -> None:
+    """150 MiB of vectors arrive in parts, are searched, thinned out and searched again in not much more."""
+    code = """
+import resource, torch, sys
+from surprise_hf import SurpriseIndex
+import surprise_hf.engines
+surprise_hf.engines.BLOCK_BYTES = 8 << 20
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+torch.manual_seed(0)
+SurpriseIndex(weight=1).add(torch.randn(5000, 256)).search(torch.randn(2, 256))
+before = peak()
+index = SurpriseIndex(weight=1)
+for _ in range(30):
+    index.add(torch.randn(5000, 256))
+index.search(torch.randn(40, 256))
+index.remove(range(0, 150000, 3))
+index.search(torch.randn(40, 256))
+print(peak() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    vectors = 150_000 * 256 * 4 / 2**20
+    assert float(out.stdout) < vectors + 130  # ids take 40 of it
+
+
+def test_public_name_is_lazy() -> None:
+    assert surprise_hf.SurpriseIndex is SurpriseIndex
