@@ -7,17 +7,34 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeAlias
 
 from torch.utils.data import Dataset
 
 Label: TypeAlias = str | int
+Template: TypeAlias = str | tuple[str, ...]
 
 DEFAULT_TEMPLATE = "this matter is {}"
 SLOT = "{}"
 BATCH_SIZE = 32  # of the encoder, as SentenceTransformer.encode has it
+
+
+class Described(str):
+    """A label with another text to embed in its place."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, label: str, text: str) -> Described:
+        """The label as a string, and its text."""
+        described = super().__new__(cls, label)
+        described.text = text
+        return described
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.text
 
 
 def is_stream(documents: Any) -> bool:
@@ -99,9 +116,10 @@ def as_labels(labels: Any) -> list[Label]:
     """Candidate labels as a list, surrounding blanks stripped.
 
     Args:
-        labels: a list, tuple, array or Series (order kept), a set (sorted), the keys of a dict, a
-            `datasets.ClassLabel` (its names), or one string with commas between labels. Items are strings, taken
-            as they are (a comma or braces inside are part of the label), or integers, which come back as integers.
+        labels: a list, tuple, array or Series (order kept), a set (sorted), a dict, a `datasets.ClassLabel` (its
+            names), or one string with commas between labels. Items are strings, taken as they are (a comma or braces
+            inside are part of the label), or integers, which come back as integers. Of a dict the keys; values that
+            are strings describe them and are embedded in their place.
 
     Raises:
         ValueError: no label, an empty or wrong-typed label, or two labels with the same text. Labels that differ in
@@ -118,6 +136,8 @@ def as_labels(labels: Any) -> list[Label]:
             f"candidate_labels must be a list of labels or one comma-separated string, got {type(labels).__name__}"
         )
     found = [_as_label(label, index) for index, label in enumerate(labels)]
+    if isinstance(labels, Mapping):
+        found = [_described(*pair) for pair in zip(found, labels.values(), strict=True)]
     if not found:
         raise ValueError("candidate_labels is empty: give at least one label")
     first: dict[str, int] = {}
@@ -143,17 +163,40 @@ def _as_label(label: Any, index: int) -> Label:
         raise ValueError(f"candidate_labels[{index}] must be a string or an integer, got {type(label).__name__}")
     if not label.strip():
         raise ValueError(f"candidate_labels[{index}] is blank")
-    return str(label).strip()
+    if isinstance(label, Described):
+        return label
+    return label if isinstance(label, Described) else str(label).strip()
 
 
-def check_template(template: Any) -> str:
-    """The template itself, if it has exactly one slot.
+def _described(label: Label, text: Any) -> Label:
+    if not isinstance(text, str):  # as in {"sports": 0}, which only numbers the labels
+        return label
+    if not isinstance(label, str):
+        raise ValueError(f"label {label!r} has a description, so its name must be a string")
+    if not text.strip():
+        raise ValueError(f"the description of label {label!r} is blank")
+    return Described(label, text.strip())
+
+
+def as_json(labels: Sequence[Label]) -> list[Label] | dict[str, str]:
+    """What `as_labels` reads again: a list, or a dict where there are descriptions."""
+    if not any(isinstance(label, Described) for label in labels):
+        return list(labels)
+    return {str(label): getattr(label, "text", str(label)) for label in labels}
+
+
+def check_template(template: Any) -> Template:
+    """The template itself, if it has exactly one slot; of a list or tuple of templates, a tuple.
 
     Raises:
-        ValueError: no `{}`, several, or any other brace (whose meaning str.format would have to guess).
+        ValueError: no `{}`, several, or any other brace (whose meaning str.format would have to guess); no template.
     """
+    if isinstance(template, (list, tuple)):
+        if not template:
+            raise ValueError("hypothesis_template is an empty list: give at least one template")
+        return tuple(str(check_template(one)) for one in template)
     if not isinstance(template, str):
-        raise ValueError(f"hypothesis_template must be a string, got {type(template).__name__}")
+        raise ValueError(f"hypothesis_template must be a string or a list of them, got {type(template).__name__}")
     slots = template.count(SLOT)
     if slots != 1 or any(brace in template.replace(SLOT, "") for brace in SLOT):
         raise ValueError(
@@ -163,10 +206,17 @@ def check_template(template: Any) -> str:
     return template
 
 
-def hypotheses(labels: Sequence[Label], template: str) -> list[str]:
-    """The text to embed for each label: the label put into the slot as it is, braces and all."""
-    before, after = check_template(template).split(SLOT)
-    return [f"{before}{label}{after}" for label in labels]
+def hypotheses(labels: Sequence[Label], template: Template) -> list[str]:
+    """The text to embed for each label: the label, or its description, put into the slot as it is, braces and all.
+
+    Of several templates, all labels in the first, then all in the second, and so on.
+    """
+    checked = check_template(template)
+    found = []
+    for one in (checked,) if isinstance(checked, str) else checked:
+        before, after = one.split(SLOT)
+        found += [f"{before}{getattr(label, 'text', label)}{after}" for label in labels]
+    return found
 
 
 def positive_int(name: str, value: Any) -> int:

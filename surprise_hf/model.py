@@ -29,6 +29,7 @@ from . import inputs, windows
 from .ensemble import Ensemble
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE, DEFAULT_TEMPLATE, Label
+from .ops import unit_rows
 
 __all__ = ["SurpriseModel"]
 
@@ -71,7 +72,7 @@ class SurpriseModel(SentenceTransformer):
     Attributes:
         ensemble: documents that labels are compared with, or None. Set it with `fit_ensemble` or `set_ensemble`.
         candidate_labels: labels stored with the model, or None. Set them with `set_labels`.
-        hypothesis_template: the text that a label is put into.
+        hypothesis_template: the text that a label is put into, or several, whose embeddings are averaged.
         fitted: the stored labels frozen against the ensemble, or None while either is missing.
         fit_options: the scoring options that `fitted` was made with.
         encoder_name: Hub id of the encoder where known.
@@ -94,7 +95,7 @@ class SurpriseModel(SentenceTransformer):
         super().__init__(model_name_or_path, **kwargs)
         self.ensemble: Ensemble | None = None
         self.candidate_labels: list[Label] | None = None
-        self.hypothesis_template = DEFAULT_TEMPLATE
+        self.hypothesis_template: inputs.Template = DEFAULT_TEMPLATE
         self.fitted: FittedLabels | None = None
         self.fit_options: dict[str, Any] = {}
         self.encoder_name: str | None = None
@@ -288,14 +289,20 @@ class SurpriseModel(SentenceTransformer):
         unsure = [text for text, is_longer in zip(full, found, strict=True) if not is_longer and len(text) > head]
         return sum(found) + sum(longer(unsure))
 
-    def label_vectors(self, labels: Sequence[Label], template: str) -> Tensor:
-        """Embeddings (m, d) of the labels in the template. The last set asked for is kept until a weight changes."""
+    def label_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
+        """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
+
+        The last set asked for is kept until a weight changes.
+        """
         # every in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
         weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
-        key = (tuple(map(str, labels)), template, self._default_prompt, tuple(weights))
+        texts = inputs.hypotheses(labels, template)
+        key = (tuple(texts), self._default_prompt, tuple(weights))
         if self._label_vectors is None or self._label_vectors[0] != key:
-            vectors, cut = self.embed(inputs.hypotheses(labels, template), show_progress_bar=False)
+            vectors, cut = self.embed(texts, show_progress_bar=False)
             inputs.warn_cut(cut, len(vectors), "labels", self.max_seq_length)
+            if not isinstance(template, str):
+                vectors = unit_rows(vectors).reshape(len(template), len(labels), -1).mean(dim=0)
             self._label_vectors = key, vectors
         return self._label_vectors[1]
 
@@ -351,7 +358,7 @@ class SurpriseModel(SentenceTransformer):
         self.fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
         self.ensemble = ensemble
 
-    def set_labels(self, labels: Any, hypothesis_template: str | None = None, **options: Any) -> SurpriseModel:
+    def set_labels(self, labels: Any, hypothesis_template: Any = None, **options: Any) -> SurpriseModel:
         """Store labels, and fit them if there is an ensemble.
 
         Args:
@@ -372,7 +379,7 @@ class SurpriseModel(SentenceTransformer):
         return self
 
     def _fit(
-        self, ensemble: Ensemble | None, labels: list[Label] | None, template: str, options: dict[str, Any]
+        self, ensemble: Ensemble | None, labels: list[Label] | None, template: inputs.Template, options: dict[str, Any]
     ) -> FittedLabels | None:
         self._probe = self._encode([PROBE])[0].cpu()
         if ensemble is None or labels is None:
@@ -432,7 +439,7 @@ class SurpriseModel(SentenceTransformer):
             "encoder": self.encoder_name,
             "hypothesis_template": self.hypothesis_template,
             "long_texts": self.long_texts,
-            "candidate_labels": self.candidate_labels,
+            "candidate_labels": None if self.candidate_labels is None else inputs.as_json(self.candidate_labels),
             "fit_options": self.fit_options,
             "fitted": {name: value for name, value in state.items() if name not in tensors},
             "ensemble": None if self.ensemble is None else len(self.ensemble),

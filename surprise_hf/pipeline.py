@@ -114,7 +114,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         inputs: Any,
         candidate_labels: Any = None,
         *,
-        hypothesis_template: str | None = None,
+        hypothesis_template: str | Sequence[str] | None = None,
         multi_label: bool | None = None,
         threshold: float | None = None,
         top_k: int | None = None,
@@ -136,9 +136,9 @@ class SurpriseZeroShotPipeline(Pipeline):
                 `datasets` dataset, iterator or generator. Blank ones (None, NaN, "", whitespace) stay in their place,
                 get no label and are left out of every statistic.
             candidate_labels: as for `surprise_hf.inputs.as_labels`, or a list of such lists, one for each document.
-                None takes those stored in the model.
+                A dict {label: description} embeds the descriptions. None takes those stored in the model.
             hypothesis_template: what to embed for a label, `{}` being the label. Default: the model's, which is
-                "this matter is {}" unless set.
+                "this matter is {}" unless set. Of a list of templates the embeddings are averaged.
             multi_label: True judges every label by itself: with `threshold`, those that reach it are listed.
             threshold: 1 - the chance of a false label, 0 to 1, measured on the ensemble: at 0.99 about 1 % of the
                 documents that do not belong to a label reach it. Without `multi_label`, a document gets no label
@@ -236,7 +236,7 @@ class SurpriseZeroShotPipeline(Pipeline):
     def set_labels(
         self,
         candidate_labels: Any,
-        hypothesis_template: str | None = None,
+        hypothesis_template: str | Sequence[str] | None = None,
         *,
         surprise_weight: float | None = None,
         n_cross: float | None = None,
@@ -398,7 +398,7 @@ class _Call:
         return (
             self.is_stored
             and self.model.fitted is not None
-            and self.labels == self.model.candidate_labels
+            and inputs.as_json(self.labels) == inputs.as_json(self.model.candidate_labels or [])
             and self.template == self.model.hypothesis_template
             and {**self._stored_options(), **self.options} == self._stored_options()
         )
@@ -442,7 +442,8 @@ class _Call:
                 kept = [(i, value) for i, value in kept if value >= self.threshold]
             elif self.threshold is not None and least < self.threshold:
                 kept = []
-            results[row] = [labels[i] for i, _ in kept], [value for _, value in kept]
+            names = [str(label) if isinstance(label := labels[i], str) else label for i, _ in kept]
+            results[row] = names, [value for _, value in kept]
         return results
 
 

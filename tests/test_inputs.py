@@ -195,8 +195,8 @@ def test_a_template_without_exactly_one_slot_is_refused(template):
 
 
 def test_a_template_that_is_no_string_is_refused():
-    with pytest.raises(ValueError, match="must be a string, got list"):
-        inputs.check_template(["{}"])
+    with pytest.raises(ValueError, match="must be a string or a list of them, got dict"):
+        inputs.check_template({"{}": 1})
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])
