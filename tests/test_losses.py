@@ -1,0 +1,321 @@
+"""The weighted focal loss: its formula, its gradient, and what a training step encodes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from surprise_hf.losses import PROBABILITIES, LabelMatrixLoss, WeightedFocalLoss, weighted_focal_loss
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def batch(rows: int = 5, labels: int = 3, dim: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0):
+    """Keys and queries with cosines of both signs, and targets: one label, several, none."""
+    draw = torch.Generator().manual_seed(seed)
+    keys, queries = (torch.randn(n, dim, generator=draw, dtype=torch.float64).to(dtype) for n in (rows, labels))
+    positive = torch.zeros(rows, labels, dtype=torch.bool)
+    positive[0, 0] = positive[1, 1] = positive[2, 0] = positive[2, 2] = True
+    return keys.requires_grad_(), queries.requires_grad_(), positive
+
+
+def pair(cos: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """One document and one label with this cosine, not of unit length."""
+    key = torch.tensor([[3.0 * cos, 3.0 * math.sqrt(1 - cos * cos)]], dtype=torch.float64).to(dtype)
+    return key.requires_grad_(), torch.tensor([[2.0, 0.0]], dtype=dtype).requires_grad_()
+
+
+# --- the formula -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_values_by_hand(impl):
+    """l = -i (1-p)^gamma log p - (1-i) p^gamma log(1-p), with i = 1 and 0.05, for cosines 0.6 and 0.2."""
+    keys = torch.tensor([[0.6, 0.8, 0.0]], dtype=torch.float64)
+    queries = torch.tensor([[5.0, 0.0, 0.0], [0.2 / 0.6, 0.0, math.sqrt(1 - 1 / 9)]], dtype=torch.float64)
+    positive = torch.tensor([[True, False]])
+    right, wrong = -math.log(0.6), -0.05 * math.log(0.2) - 0.95 * math.log(0.8)
+    for gamma, expected in (
+        (0.0, (right + wrong) / 2),
+        (1.0, (0.4 * right - 0.05 * 0.8 * math.log(0.2) - 0.95 * 0.2 * math.log(0.8)) / 2),
+        (2.0, (0.16 * right - 0.05 * 0.64 * math.log(0.2) - 0.95 * 0.04 * math.log(0.8)) / 2),
+    ):
+        loss, ce = weighted_focal_loss(keys, queries, positive, gamma=gamma, probability="relu", impl=impl)
+        assert loss.item() == pytest.approx(expected, rel=1e-8)  # delta is 1e-10
+        assert ce.item() == pytest.approx((right + wrong) / 2, rel=1e-8)
+        assert not ce.requires_grad
+
+
+def test_softplus_by_hand():
+    key, query = pair(-0.1)
+    p = math.log1p(math.exp(-2)) / 20
+    loss, ce = weighted_focal_loss(key, query, torch.tensor([[True]]))
+    assert loss.item() == pytest.approx(-(1 - p) * math.log(p), rel=1e-12)
+    assert ce.item() == pytest.approx(-math.log(p), rel=1e-12)
+
+
+@pytest.mark.parametrize("probability", PROBABILITIES)
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.5])
+def test_gradient(probability, gamma):
+    keys, queries, positive = batch()
+    weight = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.5])
+
+    def loss(keys: Tensor, queries: Tensor, impl: str = "auto") -> Tensor:
+        options = {"weight": weight, "gamma": gamma, "probability": probability, "impl": impl}
+        return weighted_focal_loss(keys, queries, positive, **options)[0]
+
+    assert torch.autograd.gradcheck(loss, (keys, queries))
+    ours = torch.autograd.grad(2 * loss(keys, queries), (keys, queries))
+    theirs = torch.autograd.grad(2 * loss(keys, queries, "reference"), (keys, queries))
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_low_precision_is_computed_in_float32(dtype):
+    keys, queries, positive = batch(dtype=dtype)
+    loss, ce = weighted_focal_loss(keys, queries, positive)
+    exact = weighted_focal_loss(keys.double(), queries.double(), positive)
+    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close((loss.double(), ce.double()), exact, rtol=2e-5, atol=0)
+    grads = torch.autograd.grad(loss, (keys, queries))
+    exact_grads = torch.autograd.grad(exact[0], (keys, queries))
+    for grad, other, rows in zip(grads, exact_grads, (keys, queries), strict=True):
+        assert grad.dtype == rows.dtype == dtype
+        torch.testing.assert_close(grad, other, rtol=4 * torch.finfo(dtype).eps + 1e-5, atol=1e-5)
+
+
+def test_autocast_does_not_coarsen_the_cosine():
+    keys, queries, positive = batch(dtype=torch.float32)
+    expected = weighted_focal_loss(keys, queries, positive)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = weighted_focal_loss(keys, queries, positive)
+        loss.backward()
+    assert torch.equal(loss, expected)
+    torch.testing.assert_close(keys.grad, torch.autograd.grad(expected, keys)[0])
+
+
+# --- its edges -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("probability", PROBABILITIES)
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("cos", [-1.0, -0.3, 0.0, 1e-9, 1.0])
+def test_finite_at_the_edges(cos, right, gamma, probability, dtype, impl):
+    key, query = pair(cos, dtype)
+    key = torch.cat((key, torch.zeros_like(key))).detach().requires_grad_()  # and a zero row
+    positive = torch.tensor([[right], [right]])
+    loss, ce = weighted_focal_loss(key, query, positive, gamma=gamma, probability=probability, impl=impl)
+    grads = torch.autograd.grad(loss, (key, query))
+    assert all(torch.isfinite(x).all() for x in (loss, ce, *grads))
+    assert loss >= 0
+
+
+def slope(cos: float, right: bool, **options) -> float:
+    """dl/dcos, from the gradient in the direction in which the cosine grows."""
+    key, query = pair(cos)
+    loss, _ = weighted_focal_loss(key, query, torch.tensor([[right]]), **options)
+    (grad,) = torch.autograd.grad(loss, key)
+    across = torch.tensor([math.sqrt(1 - cos * cos), -cos], dtype=torch.float64)
+    return float(grad[0] @ across) * 3.0 / math.sqrt(1 - cos * cos)
+
+
+def test_a_right_pair_with_negative_cosine_learns_with_softplus_only():
+    assert slope(-0.4, True) < -1
+    assert slope(-0.4, True, probability="relu") == 0
+    assert slope(0.4, True) == pytest.approx(slope(0.4, True, probability="relu"), rel=1e-2)
+
+
+def test_a_wrong_pair_at_cosine_one_is_pushed_away():
+    for probability in PROBABILITIES:
+        assert slope(1 - 1e-12, False, probability=probability) > 1e3
+
+
+def test_a_wrong_pair_rests_at_epsilon():
+    """Where p = eps the cross-entropy of a negative pair is smallest: its weight in many labels stays small."""
+    assert slope(0.05, False, gamma=0, probability="relu") == pytest.approx(0, abs=1e-6)
+    assert slope(0.2, False, gamma=0, probability="relu", epsilon=0.2) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "labels"), [(0, 3), (4, 0), (0, 0)])
+def test_no_pairs(rows, labels):
+    keys, queries = torch.randn(rows, 2, requires_grad=True), torch.randn(labels, 2, requires_grad=True)
+    loss, ce = weighted_focal_loss(keys, queries, torch.zeros(rows, labels, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == ce.item() == 0
+    assert not keys.grad.any()
+
+
+def test_rows_without_label_are_pushed_from_every_label():
+    keys, queries, _ = batch()
+    positive = torch.zeros(5, 3, dtype=torch.bool)
+    loss, _ = weighted_focal_loss(keys, queries, positive)
+    one = torch.stack([weighted_focal_loss(keys[[i]], queries, positive[[i]])[0] for i in range(5)])
+    torch.testing.assert_close(loss, one.mean())
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_weight_counts_as_so_many_copies():
+    keys, queries, positive = batch()
+    twice = [0, 1, 1, 2, 3, 4]
+    weight = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0])
+    weighted, ce = weighted_focal_loss(keys, queries, positive, weight=weight)
+    copied, _ = weighted_focal_loss(keys[twice], queries, positive[twice])
+    torch.testing.assert_close(weighted * 5, copied * 6)
+    assert torch.equal(ce, weighted_focal_loss(keys, queries, positive)[1])
+
+
+def test_class_weights():
+    keys, queries, positive = batch()
+    loss, _ = WeightedFocalLoss(class_weight=[2.0, 3.0, 6.0])(keys, queries, positive)
+    by_hand = torch.tensor([2.0, 3.0, 4.0, 1.0, 1.0])  # row 2 has labels 0 and 2; rows 3 and 4 have none
+    torch.testing.assert_close(loss, weighted_focal_loss(keys, queries, positive, weight=by_hand)[0])
+    sample = torch.tensor([1.0, 0.5, 0.5, 2.0, 0.0])
+    loss, _ = WeightedFocalLoss(class_weight=[2.0, 3.0, 6.0])(keys, queries, positive, sample)
+    torch.testing.assert_close(loss, weighted_focal_loss(keys, queries, positive, weight=by_hand * sample)[0])
+
+
+def test_parts_of_a_batch_average_to_the_whole():
+    keys, queries, positive = batch(rows=6)
+    weight = torch.rand(6)
+    whole, _ = weighted_focal_loss(keys, queries, positive, weight=weight)
+    parts = [
+        weighted_focal_loss(keys[p], queries, positive[p], weight=weight[p])[0] for p in (slice(0, 3), slice(3, 6))
+    ]
+    torch.testing.assert_close(whole, torch.stack(parts).mean())
+
+
+def test_wrong_arguments_are_named():
+    keys, queries, positive = batch()
+    for change, error, words in (
+        ({"positive": positive.float()}, TypeError, "positive must be boolean"),
+        ({"positive": positive.T}, ValueError, r"positive must have shape \(5, 3\)"),
+        ({"queries": queries[:, :2]}, ValueError, "keys have 4 dimensions but queries have 2"),
+        ({"keys": keys.long()}, TypeError, "keys must have a floating dtype"),
+        ({"weight": torch.ones(3)}, ValueError, r"weight must have shape \(5,\)"),
+        ({"probability": "sigmoid"}, ValueError, "probability must be one of"),
+        ({"epsilon": 1.5}, ValueError, "epsilon=1.5"),
+        ({"impl": "cuda"}, ValueError, "impl"),
+    ):
+        with pytest.raises(error, match=words):
+            weighted_focal_loss(**{"keys": keys, "queries": queries, "positive": positive, **change})
+
+
+# --- as torch asks ---------------------------------------------------------------------------------------------------
+
+
+def test_opcheck():
+    keys, queries, positive = batch(dtype=torch.float32)
+    op = torch.ops.surprise_hf.weighted_focal_loss.default
+    torch.library.opcheck(op, (keys, queries, positive, torch.ones(5), 1.0, 0.05, "softplus", 1e-10))
+
+
+def test_compiles_whole():
+    keys, queries, positive = batch(dtype=torch.float32)
+    compiled = torch.compile(
+        lambda *args: weighted_focal_loss(*args)[0], fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    ours = torch.autograd.grad(compiled(keys, queries, positive), (keys, queries))
+    theirs = torch.autograd.grad(weighted_focal_loss(keys, queries, positive)[0], (keys, queries))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_keeps_no_more_than_the_matrix():
+    """What autograd holds between forward and backward beyond the inputs: one (B, m) matrix and two vectors."""
+    keys, queries, positive = batch(rows=40, labels=30, dim=64, dtype=torch.float32)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        weighted_focal_loss(keys, queries, positive)
+    own = [x.numel() for x in kept if x.data_ptr() not in (keys.data_ptr(), queries.data_ptr())]
+    assert sorted(own) == [30, 40, 1200]
+
+
+# --- a training step -------------------------------------------------------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """Text "7" is row 7 of a table; counts what it is given."""
+
+    def __init__(self, texts: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(texts, 4)
+        self.batches: list[int] = []
+
+    def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, Tensor]:
+        assert prompt is None
+        return {"row": torch.tensor([int(text) for text in texts])}
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.batches.append(len(features["row"]))
+        return {"sentence_embedding": self.table(features["row"])}
+
+
+def one_of(labels: list[int], m: int) -> Tensor:
+    return torch.eye(m, dtype=torch.bool)[torch.tensor(labels)]
+
+
+def test_a_step_encodes_documents_and_labels_once():
+    torch.manual_seed(0)
+    model = Encoder(200)
+    loss = LabelMatrixLoss(model, [str(i) for i in range(150)])
+    value = loss([model.preprocess([str(150 + i) for i in range(16)])], (one_of([*range(16)], 150), None))
+    assert model.batches == [16, 150]  # the pair routine would encode 2 * 16 * 150
+    assert loss.encoded == {"documents": 16, "labels": 150}
+    keys, queries = model.table.weight[150:166], model.table.weight[:150]
+    torch.testing.assert_close(value, weighted_focal_loss(keys, queries, one_of([*range(16)], 150))[0])
+
+
+def test_many_labels_take_turns():
+    """150 labels do not dominate a step of 16 documents; a document still meets all of them."""
+    torch.manual_seed(0)
+    m, per_step = 150, 40
+    model = Encoder(m + 16)
+    loss = LabelMatrixLoss(model, [str(i) for i in range(m)], labels_per_step=per_step)
+    features = model.preprocess([str(m + i) for i in range(16)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    first = loss([features], (one_of([*range(16)], m), None))
+    assert model.batches == [16, 40, 40, 40, 30, 40]  # all labels once at the start, without gradient
+    torch.testing.assert_close(
+        first, weighted_focal_loss(model.table.weight[m:], model.table.weight[:m], one_of([*range(16)], m))[0]
+    )
+    first.backward()
+    touched = model.table.weight.grad.abs().sum(dim=1) > 0
+    assert touched[m:].all()
+    assert touched[:m].sum() == per_step
+    refreshed = {int(i) for i in touched[:m].nonzero()}
+    for _ in range(5):  # (150 - 40) / (40 - 16) steps reach the others
+        optimizer.step()
+        optimizer.zero_grad()
+        loss([features], (one_of([*range(16)], m), None)).backward()
+        refreshed |= {int(i) for i in (model.table.weight.grad[:m].abs().sum(dim=1) > 0).nonzero()}
+    assert refreshed == set(range(m))
+    assert model.batches[6:] == [16, per_step] * 5
+
+
+def test_more_labels_in_a_batch_than_a_step_takes():
+    model = Encoder(20)
+    loss = LabelMatrixLoss(model, [str(i) for i in range(10)], labels_per_step=2)
+    loss([model.preprocess(["11", "12", "13"])], (one_of([4, 5, 6], 10), None))
+    assert model.batches[-1] == 3
+
+
+def test_total_counts_training_steps_only():
+    model = Encoder(5)
+    loss = LabelMatrixLoss(model, ["0", "1"])
+    inputs = ([model.preprocess(["2", "3"])], (one_of([0, 1], 2), None))
+    _, ce = weighted_focal_loss(model.table.weight[2:4], model.table.weight[:2], one_of([0, 1], 2))
+    loss(*inputs)
+    loss(*inputs)
+    with torch.no_grad():
+        loss(*inputs)
+    loss.eval()
+    loss(*inputs)
+    torch.testing.assert_close(loss.take_total(), torch.tensor([2 * ce.item(), 2.0], dtype=torch.float64))
+    assert not loss.take_total().any()
