@@ -18,7 +18,6 @@ from .engines import Engine, Form, Rows
 from .ensemble import Ensemble
 from .fitted import FittedLabels, crossover_weight
 from .ops import sigma_floor, unit_rows
-from .ops import sigma_floor, unit_rows
 
 DIRECTIONS = ("documents", "questions")
 SLACK = 16  # rows fetched beyond k: the engine's float32 order is settled in float64

@@ -21,7 +21,6 @@ from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
 from .ops import unit_rows
-from .ops import unit_rows
 from .ranking import DIRECTIONS, Found, Limits, Ranker
 
 if TYPE_CHECKING:
