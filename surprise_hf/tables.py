@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,49 +77,48 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
 
 def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
     import datasets
+    from pandas.errors import ParserWarning
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is said below, once
-    options: dict[str, Any] = {}
+    if file.stat().st_size == 0:
+        raise ValueError(f"{name} is empty")
+    builder = "csv" if fmt in DELIMITERS else "json" if fmt == "jsonl" else fmt
     try:
-        if file.stat().st_size == 0:
-            raise ValueError(f"{name} is empty")
-        if fmt in DELIMITERS:
-            options = _csv_options(file, name, DELIMITERS[fmt], column, exact)
-        builder = "csv" if fmt in DELIMITERS else "json" if fmt == "jsonl" else fmt
-        rows = datasets.load_dataset(
-            builder, data_files=str(file), split="train", cache_dir=str(file.parent / "cache"), **options
-        )
-    except (datasets.exceptions.DatasetGenerationError, UnicodeDecodeError, csv.Error, StopIteration) as error:
+        options = _csv_options(file, DELIMITERS[fmt], column, exact) if fmt in DELIMITERS else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ParserWarning)  # surplus fields, which pandas would drop
+            return datasets.load_dataset(
+                builder, data_files=str(file), split="train", cache_dir=str(file.parent / "cache"), **options
+            )
+    except (ValueError, StopIteration, csv.Error, datasets.exceptions.DatasetGenerationError) as error:
         reason: BaseException = error
         while reason.__cause__ is not None:
             reason = reason.__cause__
-        if isinstance(error, StopIteration) or "BatchSize must be greater than 0" in str(reason):
+        # what `datasets` says of a table without rows: of a CSV, of parquet, and of JSONL
+        no_rows = "corresponds to no data", "BatchSize must be greater than 0"
+        if isinstance(reason, StopIteration) or any(words in str(reason) for words in no_rows):
             raise ValueError(f"{name} has no rows") from error
         if isinstance(reason, UnicodeDecodeError):
             raise ValueError(f"{name} is not UTF-8 ({reason}); convert it, for example with iconv") from error
+        if isinstance(reason, ParserWarning):
+            raise ValueError(f"the rows of {name} have more fields than its header names") from error
         raise ValueError(f"{name} can't be read as {fmt}: {reason}") from error
-    except ValueError as error:
-        if "corresponds to no data" in str(error):  # what `datasets` says of a header without rows
-            raise ValueError(f"{name} has no rows") from error
-        raise
-    if "__index_level_0__" in rows.column_names:  # pandas takes surplus fields on the left for row names
-        raise ValueError(f"the rows of {name} have more fields than its header names")
-    return rows
 
 
-def _csv_options(file: Path, name: str, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
+def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
     with file.open(encoding="utf-8-sig", newline="") as text:
         header = next(csv.reader(text, delimiter=delimiter), [])
     twice = sorted({repr(field) for field in header if header.count(field) > 1})
     if twice:
-        raise ValueError(f"{name} has two columns named {', '.join(twice)}")
+        raise ValueError(f"two columns are named {', '.join(twice)}")
     return {
         "sep": delimiter,
         # a converter sees the text of the cell, before it could become a number or a missing value
         "converters": dict.fromkeys(header if exact else [field for field in header if field == column], str),
         "keep_default_na": False,  # "NA" and "null" may be documents; only an empty cell is a missing value
         "na_values": [""],
+        "index_col": False,  # or surplus fields would make the first column row names, and shift the others
         "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
     }
 

@@ -1,0 +1,588 @@
+"""The command line, run in this process but where a signal or a closed pipe is what is tested."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import surprise_hf
+from surprise_hf import cli, tables
+from surprise_hf.model import SurpriseModel
+from surprise_hf.pipeline import DEFAULT_MODEL, SurpriseZeroShotPipeline
+from tests.conftest import WORDS
+
+ROOT = Path(__file__).parents[1]
+LABELS = ["sport", "politics", "food"]
+# 70 rows: with --batch-size 1 a chunk is 16 rows, so five chunks, the last of 6; rows 5, 6 and 40 are blank
+TEXTS: list[str | None] = [" ".join(WORDS[(7 * i + j * j) % len(WORDS)] for j in range(2 + i % 9)) for i in range(70)]
+TEXTS[5:7], TEXTS[40], TEXTS[12] = ["", "  "], None, 'a "quoted", text\nin two lines: naïve'
+ROWS = [{"id": f"{i:03d}", "text": text, "n": i * 0.5} for i, text in enumerate(TEXTS)]
+BLANK = [5, 6, 40]
+
+
+def write(path: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+    rows = ROWS if rows is None else rows
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(data: bytes, fmt: str) -> list[dict[str, Any]]:
+    if fmt == "parquet":
+        return parquet.read_table(io.BytesIO(data)).to_pylist()
+    text = data.decode()
+    if fmt == "jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if fmt == "tsv" else ","))
+
+
+class Command:
+    """Runs `surprise-hf` here, on the tiny encoder."""
+
+    def __init__(self, capture: Any, model: Path) -> None:
+        self.capture, self.model, self.out, self.err = capture, str(model), b"", ""
+
+    def __call__(self, *args: object) -> int:
+        self.capture.readouterr()
+        try:
+            code = cli.main([str(arg) for arg in args])
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = self.capture.readouterr()
+        self.out, self.err = out, err.decode()
+        assert "Traceback" not in self.err
+        return code
+
+    def classify(self, source: object, *args: object) -> int:
+        labels = () if "--labels-file" in args or "--labels" in args else ("--labels", ",".join(LABELS))
+        rest = ("--text-column", "text", "--model", self.model, "--device", "cpu", "--batch-size", 1)
+        return self("classify", source, *rest, *labels, *args)
+
+
+@pytest.fixture
+def command(capsysbinary: Any, st_path: Path) -> Command:
+    return Command(capsysbinary, st_path)
+
+
+@pytest.fixture(scope="module")
+def pipe(st_path: Path) -> SurpriseZeroShotPipeline:
+    return SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"), device="cpu")
+
+
+def check(rows: list[dict[str, Any]], want: list[dict[str, Any]], places: int = 1, prefix: str = "") -> None:
+    """Every label and score is the pipeline's own answer."""
+    assert len(rows) == len(want)
+    for row, answer in zip(rows, want, strict=True):
+        for place in range(places):
+            tail = "" if place == 0 else f"_{place + 1}"
+            label, score = row[f"{prefix}label{tail}"], row[f"{prefix}score{tail}"]
+            if place < len(answer["labels"]):
+                assert label == answer["labels"][place]
+                assert float(score) == pytest.approx(answer["scores"][place], abs=2e-6)
+            else:
+                assert label in (None, "")
+                assert score in (None, "")
+
+
+@pytest.fixture(scope="module")
+def want(pipe: SurpriseZeroShotPipeline) -> list[dict[str, Any]]:
+    with pytest.warns(UserWarning, match="e = 67"):
+        return pipe(TEXTS, LABELS)
+
+
+# --- formats -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("into", tables.FORMATS)
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_every_format_in_and_out(command: Command, want: list[dict[str, Any]], tmp_path: Path, fmt: str, into: str):
+    source, out = write(tmp_path / f"in [1] *.{fmt}"), tmp_path / f"out.{into}"
+    assert command.classify(source, "--out", out) == 0, command.err
+    rows = read(out.read_bytes(), into)
+    assert list(rows[0]) == ["id", "text", "n", "label", "score"]
+    check(rows, want)
+    assert [row["text"] or "" for row in rows] == [text or "" for text in TEXTS]
+    assert [i for i, row in enumerate(rows) if not row["label"]] == BLANK
+    is_text = into in tables.DELIMITERS
+    assert [row["n"] for row in rows] == [str(i * 0.5) if is_text else i * 0.5 for i in range(70)]
+    kept = is_text or fmt not in tables.DELIMITERS  # a CSV does not say that 007 is no number
+    assert [row["id"] for row in rows] == [f"{i:03d}" if kept else i for i in range(70)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, out.name])
+    assert "67 documents" in command.err
+    assert "0.067" in command.err  # tanh(67 / 1000)
+
+
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_stdin_and_stdout(
+    command: Command, want: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: str
+):
+    data = write(tmp_path / f"in.{fmt}").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert command.classify("-", "--format", fmt, "--out-format", fmt) == 0
+    check(read(command.out, fmt), want)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert command.classify("-", "--format", fmt) == 0  # csv unless told otherwise
+    check(read(command.out, "csv"), want)
+
+
+def test_cells_of_text_formats_are_copied_as_they_are(command: Command, tmp_path: Path):
+    cells = [["007", "NA", "1.50"], ["1e5", "null", ""], ["", "a, b", 'say "so"'], ["x", "one\ntwo", "True"]]
+    source = tmp_path / "in.csv"
+    with source.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([["id", "text", "note"], *cells])
+    for into in ("csv", "tsv"):
+        out = tmp_path / f"out.{into}"
+        assert command.classify(source, "--out", out) == 0
+        assert [list(row.values())[:3] for row in read(out.read_bytes(), into)] == cells
+    assert all(row["label"] for row in read(out.read_bytes(), "tsv"))  # "NA" and "null" are documents
+
+
+def test_nested_values_and_dates(command: Command, tmp_path: Path):
+    rows = [{"text": "sport", "tags": ["a", "b"], "at": "2024-05-06T07:08:09", "who": {"name": "é"}, "on": True}]
+    source = write(tmp_path / "in.jsonl", rows)
+    assert command.classify(source, "--out-format", "jsonl") == 0
+    (row,) = read(command.out, "jsonl")
+    assert {name: row[name] for name in rows[0]} == rows[0]
+    assert command.classify(source) == 0
+    (row,) = read(command.out, "csv")
+    assert row["tags"] == '["a", "b"]'
+    assert row["who"] == '{"name": "é"}'
+
+
+def test_blank_lines_of_a_single_column(command: Command, tmp_path: Path):
+    source = tmp_path / "in.csv"
+    source.write_text('text\nsport ball\n\n""\nfood soup\n')
+    assert command.classify(source) == 0
+    assert [bool(row["label"]) for row in read(command.out, "csv")] == [True, False, False, True]
+
+
+def test_only_blank_documents(command: Command, tmp_path: Path):
+    source = write(tmp_path / "in.jsonl", [{"text": " "}, {"text": None}])
+    assert command.classify(source) == 0
+    assert [row["label"] for row in read(command.out, "csv")] == ["", ""]
+
+
+def test_many_row_groups_in_parquet(tmp_path: Path):
+    table = pa.table({"x": range(150_000)})
+    stream = table.schema.serialize().to_pybytes()
+    stream += b"".join(batch.serialize().to_pybytes() for batch in table.to_batches(max_chunksize=10_000))
+    (tmp_path / "s").write_bytes(stream)
+    tables.to_parquet(tmp_path / "s", tmp_path / "p")
+    assert parquet.read_table(tmp_path / "p").equals(table)
+    assert parquet.ParquetFile(tmp_path / "p").num_row_groups == 3
+
+
+# --- what is scored ----------------------------------------------------------------------------------------------
+
+
+def test_labels_from_a_file_may_hold_commas(command: Command, pipe: SurpriseZeroShotPipeline, tmp_path: Path):
+    labels = tmp_path / "labels.txt"
+    labels.write_text("\ufeffsport, ball\n\n  food\r\nmoney {}\n", encoding="utf-8")
+    source = write(tmp_path / "in.csv")
+    assert command.classify(source, "--labels-file", labels, "--surprise-weight", 1) == 0
+    check(read(command.out, "csv"), pipe(TEXTS, ["sport, ball", "food", "money {}"], surprise_weight=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "places"),
+    [
+        (("--top-k", 2), {"top_k": 2}, 2),
+        (("--top-k", 9), {}, 3),
+        (("--multi-label", "--threshold", 0.5), {"multi_label": True, "threshold": 0.5}, 3),
+        (("--threshold", 0.7), {"threshold": 0.7, "top_k": 1}, 1),
+        (("--estimator", "quantile"), {"estimator": "quantile"}, 1),
+        (("--estimator", "empirical", "--surprise-weight", 1), {"estimator": "empirical", "surprise_weight": 1}, 1),
+        (("--refine", 3, "--surprise-weight", 0.5), {"refine": 3, "surprise_weight": 0.5}, 1),
+        (("--template", "a {} text", "--prefix", "my_"), {"hypothesis_template": "a {} text"}, 1),
+    ],
+)
+def test_options_reach_the_pipeline(
+    command: Command,
+    pipe: SurpriseZeroShotPipeline,
+    tmp_path: Path,
+    options: tuple[object, ...],
+    arguments: dict[str, Any],
+    places: int,
+):
+    assert command.classify(write(tmp_path / "in.csv"), *options) == 0
+    rows = read(command.out, "csv")
+    prefix = "my_" if "--prefix" in options else ""
+    assert len(rows[0]) == 3 + 2 * places
+    check(rows, pipe(TEXTS, LABELS, **arguments), places, prefix)
+
+
+def test_a_prompt_reaches_the_encoder(command: Command, st_path: Path, tmp_path: Path):
+    prompted = SurpriseModel.from_pretrained(st_path, device="cpu")
+    asked = SurpriseZeroShotPipeline(prompted, device="cpu", prompt="query bird: ")
+    assert command.classify(write(tmp_path / "in.csv"), "--prompt", "query bird: ", "--surprise-weight", 1) == 0
+    check(read(command.out, "csv"), asked(TEXTS, LABELS, surprise_weight=1))
+
+
+def test_an_ensemble_file_is_used_again(command: Command, pipe: SurpriseZeroShotPipeline, tmp_path: Path):
+    source, ensemble = write(tmp_path / "in.parquet"), tmp_path / "e.safetensors"
+    model = ("--text-column", "text", "--model", command.model, "--device", "cpu")
+    assert command("fit-ensemble", source, *model, "--out", ensemble) == 0
+    assert "67 documents, 32 dimensions" in command.err
+    assert command.classify(source, "--ensemble", ensemble, "--surprise-weight", 1) == 0
+    crowd = read(command.out, "csv")
+    check(crowd, pipe(TEXTS, LABELS, ensemble=ensemble, surprise_weight=1))
+    alone = write(tmp_path / "one.csv", [ROWS[3]])
+    assert command.classify(alone, "--ensemble", ensemble, "--surprise-weight", 1) == 0
+    (row,) = read(command.out, "csv")
+    assert row["label"] == crowd[3]["label"]
+    assert float(row["score"]) == pytest.approx(float(crowd[3]["score"]), abs=2e-6)
+    assert command.classify(alone, "--ensemble", ensemble) == 0
+    assert "67 documents" in command.err  # a small one draws the note too
+
+
+def test_labels_and_ensemble_stored_in_the_model(command: Command, st_path: Path, tmp_path: Path):
+    stored = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"), device="cpu")
+    stored.fit_ensemble(TEXTS).set_labels(LABELS, surprise_weight=1).save_pretrained(tmp_path / "model")
+    rows = ROWS[:4]
+    source = write(tmp_path / "in.csv", rows)
+    assert command("classify", source, "--text-column", "text", "--model", tmp_path / "model", "--device", "cpu") == 0
+    check(read(command.out, "csv"), stored([row["text"] for row in rows]))
+
+
+# --- interruptions -----------------------------------------------------------------------------------------------
+
+
+def interrupt_after(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, error: type[BaseException]
+) -> Callable[[], int]:
+    """The function fails at call number `calls` (from 0); returns a counter of the calls that went through."""
+    real, made = getattr(owner, name), [0]
+
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        if made[0] == calls:
+            raise error("disk full")
+        made[0] += 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, stopping)
+    return lambda: made[0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, st_path: Path) -> Callable[..., bytes]:
+    """What an uninterrupted run writes; each case is run once."""
+    made: dict[tuple[str, ...], bytes] = {}
+
+    def make(suffix: str, *options: str) -> bytes:
+        key = (suffix, *options)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("whole")
+            args = ["--text-column", "text", "--model", str(st_path), "--device", "cpu", "--batch-size", "1"]
+            source, out = write(folder / "in.csv"), folder / f"out{suffix}"
+            assert (
+                cli.main(["classify", str(source), *args, "--labels", "sport,food", "--out", str(out), *options]) == 0
+            )
+            made[key] = out.read_bytes()
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def ensemble_file(tmp_path_factory: pytest.TempPathFactory, st_path: Path) -> Path:
+    folder = tmp_path_factory.mktemp("ensemble")
+    args = ["--text-column", "text", "--model", str(st_path), "--device", "cpu", "--out", str(folder / "e")]
+    assert cli.main(["fit-ensemble", str(write(folder / "in.csv")), *args]) == 0
+    return folder / "e"
+
+
+ARGS = ("--labels", "sport,food")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("where", ["embedding 0", "embedding 3", "writing 0", "writing 2", "finishing"])
+def test_interrupted_then_resumed(
+    command: Command,
+    whole: Callable[..., bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    where: str,
+):
+    source, out, expected = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}", whole(suffix)
+    out.write_bytes(b"of an earlier day\n" * 1000)
+    what, _, calls = where.partition(" ")
+    owner, name = {
+        "embedding": (SurpriseModel, "embed"),
+        "writing": (tables, "encode"),
+        "finishing": (surprise_hf.jobs.Job, "finish"),
+    }[what]
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, owner, name, int(calls or 0), KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    assert "interrupted; what is finished is kept; go on with: surprise-hf classify" in command.err
+    again = shlex.split(command.err.split("go on with: surprise-hf ")[1])
+    embedded = interrupt_after(monkeypatch, SurpriseModel, "embed", -1, OSError)
+    written = interrupt_after(monkeypatch, tables, "encode", -1, OSError)
+    assert command(*again) == 0
+    assert out.read_bytes() == expected
+    # nothing finished is done again: 5 chunks embedded (and the labels), 5 written
+    done = {"embedding 0": (0, 0), "embedding 3": (3, 0), "writing 0": (5, 0), "writing 2": (5, 2)}.get(where, (5, 5))
+    assert embedded() == 5 - done[0] + (done[1] < 5)
+    assert written() == 5 - done[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
+    assert command(*again) == 0  # once more: nothing to do
+    assert "complete" in command.err
+    assert out.read_bytes() == expected
+
+
+def test_with_an_ensemble_rows_are_written_as_they_come(
+    command: Command, whole: Callable[..., bytes], ensemble_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out, options = write(tmp_path / "in.csv"), tmp_path / "out.csv", ("--ensemble", str(ensemble_file))
+    expected = whole(".csv", *options)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, SurpriseModel, "embed", 4, OSError)  # chunk, labels, chunk, chunk, and out
+        assert command.classify(source, *ARGS, "--out", out, *options) == 1
+    assert "error: disk full" in command.err
+    assert "--resume" in command.err
+    assert expected.startswith(out.read_bytes())
+    assert len(read(out.read_bytes(), "csv")) == 48
+    with out.open("ab") as file:  # as a kill in the middle of a chunk leaves it
+        file.write(b"048,half a ro")
+    with (tmp_path / "out.csv.partial" / "rows.ends").open("a") as file:
+        file.write("99")
+    assert command.classify(source, *ARGS, "--out", out, *options, "--resume") == 0
+    assert out.read_bytes() == expected
+
+
+def test_a_shortened_output_is_written_again_from_there(
+    command: Command, whole: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 3, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    out.write_bytes(out.read_bytes()[:-5])
+    assert command.classify(source, *ARGS, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+def test_resume_refuses_another_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 2, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    before = out.read_bytes()
+    assert command.classify(source, *ARGS, "--out", out) == 1
+    assert "go on with it by --resume, or remove that folder" in command.err
+    assert command.classify(source, "--labels", "sport,bread", "--out", out, "--resume") == 1
+    assert "another candidate labels:" in command.err
+    assert command.classify(source, *ARGS, "--out", out, "--resume", "--template", "on {}") == 1
+    assert "another hypothesis template:" in command.err
+    assert command.classify(write(tmp_path / "other.csv", ROWS[1:]), *ARGS, "--out", out, "--resume") == 1
+    assert "another input:" in command.err
+    assert out.read_bytes() == before
+
+
+def test_resume_without_a_run_starts_one(command: Command, whole: Callable[..., bytes], tmp_path: Path):
+    out = tmp_path / "out.csv"
+    assert command.classify(write(tmp_path / "in.csv"), *ARGS, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+def in_a_process(code: str, *args: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    code = f"import sys\nfrom surprise_hf import cli\n{code}\nsys.exit(cli.main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], env=env, stderr=subprocess.PIPE, text=True, check=False, **kwargs
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_signals(command: Command, whole: Callable[..., bytes], tmp_path: Path, name: str):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--batch-size", "1", *ARGS]
+    send = (
+        "import os, signal\nfrom surprise_hf.model import SurpriseModel\nreal, calls = SurpriseModel.embed, []\n"
+        "def embed(*args, **kwargs):\n"
+        "    calls.append(1)\n"
+        f"    if len(calls) == 3: os.kill(os.getpid(), signal.{name})\n"
+        "    return real(*args, **kwargs)\n"
+        "SurpriseModel.embed = embed"
+    )
+    done = in_a_process(send, "classify", str(source), *args, "--out", str(out))
+    if name == "SIGINT":
+        assert done.returncode == 130
+        assert done.stderr.count("\n") == 1
+        assert f"go on with: surprise-hf classify {source}" in done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL
+    assert command("classify", source, *args, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+def test_a_reader_that_stops_reading(command: Command, tmp_path: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--surprise-weight", "1", *ARGS]
+    done = in_a_process("", "classify", str(write(tmp_path / "in.csv")), *args, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+# --- problems ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.csv", b"id,body\n1,a\n", "no column 'text'; it has 'id', 'body'"),
+        ("in.jsonl", b'{"id": 1, "body": "a"}\n', "no column 'text'; it has 'id', 'body'"),
+        ("in.csv", b"", "in.csv is empty"),
+        ("in.tsv", b"", "in.tsv is empty"),
+        ("in.jsonl", b"", "in.jsonl is empty"),
+        ("in.parquet", b"", "in.parquet is empty"),
+        ("in.csv", b"id,text\n", "in.csv has no rows"),
+        ("in.jsonl", b"\n", "in.jsonl has no rows"),
+        ("in.csv", "text,id\ncafé,1\n".encode("latin-1"), "not UTF-8"),
+        ("in.csv", b"id,text\n1,a,b\n2,c,d\n", "more fields than its header"),
+        ("in.csv", b"id,text\nx,a,b\ny,c,d\n", "more fields than its header"),
+        ("in.csv", b"id,text\n1,a\n2,c,d\n", "line 3"),
+        ("in.csv", b'id,text\n1,"a\n', "can't be read as csv"),
+        ("in.csv", b"text,text\na,b\n", "two columns are named 'text'"),
+        ("in.jsonl", b'{"text": "a"}\n{"text": \n', "can't be read as jsonl"),
+        ("in.jsonl", b'{"text": 1}\n', "does not hold text, but int64"),
+        ("in.parquet", b"PAR1 no", "can't be read as parquet"),
+    ],
+)
+def test_bad_input_is_one_line(command: Command, tmp_path: Path, name: str, content: bytes, message: str):
+    source = tmp_path / name
+    source.write_bytes(content)
+    assert command.classify(source) == 1
+    assert message in command.err
+    assert command.err.startswith("surprise-hf: error: ")
+    assert command.err.count("\n") == 1
+    assert command.out == b""
+
+
+def test_a_parquet_without_rows(command: Command, tmp_path: Path):
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "in.parquet")
+    assert command.classify(tmp_path / "in.parquet") == 1
+    assert "has no rows" in command.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ((), 2, "COMMAND"),
+        (("sort",), 2, "invalid choice"),
+        (("classify", "IN"), 2, "--text-column"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--labels-file", "f"), 2, "not allowed with"),
+        (("classify", "IN", "--text-column", "text", "--top-k", "0"), 2, "must be 1 or more"),
+        (("classify", "IN", "--text-column", "text", "--threshold", "1.5"), 2, "between 0 and 1"),
+        (("classify", "IN", "--text-column", "text", "--refine", "-1"), 2, "rounds or auto"),
+        (("classify", "-", "--text-column", "text", "--labels", "a"), 2, "standard input is unknown: give --format"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "o.txt"), 2, "give --out-format"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--resume"), 2, "--resume needs --out"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "IN"), 2, "the input file itself"),
+        (("classify", "IN", "--text-column", "text", "--model", "TINY"), 2, "no labels: give --labels"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--prefix", "x_"), 2, "column 'x_label' already"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a,b,a"), 1, "are both 'a'"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--template", "x"), 1, "exactly once"),
+        (("classify", "none.csv", "--text-column", "text", "--labels", "a"), 1, "no such file: none.csv"),
+        (("classify", "IN", "--text-column", "text", "--labels-file", "none.txt"), 1, "none.txt"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "no/o.csv"), 1, "no such folder: no"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "no/model"), 1, "model no/model"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "TINY", "--ensemble", "IN"), 1, "not"),
+        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY"), 2, "--out"),
+        (("fit-ensemble", "IN", "--text-column", "body", "--model", "TINY", "--out", "e"), 1, "no column 'body'"),
+        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY", "--out", "no/e"), 1, "no such folder"),
+    ],
+)  # fmt: skip
+def test_exit_status(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], code: int, message: str
+):
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "in.csv", [{"text": "sport", "x_label": "y"}])
+    names = {"IN": source.name, "TINY": command.model}
+    assert command(*(names.get(arg, arg) for arg in args)) == code
+    assert message in command.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]
+
+
+def test_debug_shows_where(command: Command, tmp_path: Path):
+    source = write(tmp_path / "in.csv", [{"body": "a"}])
+    with pytest.raises(ValueError, match="no column 'text'"):
+        command.classify(source, "--debug")
+
+
+def test_a_defect_is_told_from_a_problem(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    interrupt_after(monkeypatch, tables, "encode", 0, ZeroDivisionError)
+    assert command.classify(write(tmp_path / "in.csv")) == 1
+    assert "error: ZeroDivisionError: disk full (--debug shows where)" in command.err
+
+
+def test_an_interrupted_fit_leaves_nothing(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    interrupt_after(monkeypatch, SurpriseModel, "embed", 0, KeyboardInterrupt)
+    model = ("--model", command.model, "--device", "cpu", "--text-column", "text")
+    assert command("fit-ensemble", write(tmp_path / "in.csv"), *model, "--out", tmp_path / "e") == 130
+    assert command.err == "surprise-hf: interrupted; nothing was written\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_long_documents_are_counted_in_one_line(command: Command, tmp_path: Path):
+    source = write(tmp_path / "in.csv", [{"text": "sport ball " * 60}, {"text": "food"}])
+    assert command.classify(source, "--surprise-weight", 1) == 0
+    assert command.err.count("\n") == 1
+    assert command.err.startswith("surprise-hf: warning: 1 of 2 documents are longer than the 64 tokens")
+
+
+# --- the rest ----------------------------------------------------------------------------------------------------
+
+
+def test_help_and_version_are_light():
+    check_light = "import atexit\natexit.register(lambda: print(sorted({'torch', 'transformers'} & set(sys.modules))))"
+    done = in_a_process(check_light, "classify", "--help", stdout=subprocess.PIPE)
+    assert done.returncode == 0
+    assert "--resume goes on after the last finished chunk" in " ".join(done.stdout.split())
+    assert done.stdout.rstrip().endswith("[]")
+
+
+def test_version_and_default_model(command: Command):
+    assert command("--version") == 0
+    assert command.out.decode() == f"surprise-hf {surprise_hf.__version__}\n"
+    assert DEFAULT_MODEL[0] == cli.DEFAULT_MODEL
+
+
+def test_info(command: Command):
+    import torch
+    import transformers
+
+    from surprise_hf.ops import build_info
+
+    assert command("info") == 0
+    told = dict(line.split(maxsplit=1) for line in command.out.decode().splitlines() if not line.startswith("op, "))
+    assert told["torch"] == torch.__version__
+    assert told["transformers"] == transformers.__version__
+    assert told["op"] == build_info()["implementation"]
+    lines = command.out.decode().splitlines()
+    (cpu,) = (line for line in lines if line.startswith("op, CPU"))
+    (cuda,) = (line for line in lines if line.startswith("op, CUDA"))
+    assert cpu.endswith(build_info()["cpu_library"] or f"absent: {build_info()['cpu_reason']}")
+    assert cuda.endswith(build_info()["cuda_library"] or f"absent: {build_info()['cuda_reason']}")
