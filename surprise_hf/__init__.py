@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._register import register_when_imported
 
 if TYPE_CHECKING:
+    from .clustering import SurpriseKMeans
     from .ensemble import Ensemble
     from .model import SurpriseModel
     from .pipeline import SurpriseZeroShotPipeline
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Ensemble": "ensemble",
     "SurpriseIndex": "retrieval",
+    "SurpriseKMeans": "clustering",
     "SurpriseModel": "model",
     "SurpriseZeroShotPipeline": "pipeline",
     "surprise": "scoring",
@@ -35,6 +37,7 @@ _LAZY = {
 __all__ = [
     "Ensemble",
     "SurpriseIndex",
+    "SurpriseKMeans",
     "SurpriseModel",
     "SurpriseZeroShotPipeline",
     "__version__",
