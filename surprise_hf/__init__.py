@@ -17,6 +17,8 @@ from ._register import register_when_imported
 if TYPE_CHECKING:
     from .clustering import SurpriseKMeans
     from .ensemble import Ensemble
+    from .few_shot import pseudo_label
+    from .losses import WeightedFocalLoss
     from .model import SurpriseModel
     from .pipeline import SurpriseZeroShotPipeline
     from .retrieval import SurpriseIndex
@@ -31,6 +33,8 @@ _LAZY = {
     "SurpriseKMeans": "clustering",
     "SurpriseModel": "model",
     "SurpriseZeroShotPipeline": "pipeline",
+    "WeightedFocalLoss": "losses",
+    "pseudo_label": "few_shot",
     "surprise": "scoring",
 }
 
@@ -40,7 +44,9 @@ __all__ = [
     "SurpriseKMeans",
     "SurpriseModel",
     "SurpriseZeroShotPipeline",
+    "WeightedFocalLoss",
     "__version__",
+    "pseudo_label",
     "surprise",
 ]
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from . import inputs, windows
-from .ensemble import Ensemble
+from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE, DEFAULT_TEMPLATE, Label
 from .ops import unit_rows
@@ -103,6 +103,7 @@ class SurpriseModel(SentenceTransformer):
         self._probe: Tensor | None = None
         self._full: list[str] | None = None
         self._label_vectors: tuple[Any, Tensor] | None = None
+        self._given: tuple[list[str], Tensor] | None = None  # vectors of the stored labels' texts, from examples
         self.eval()
         if model_name_or_path:
             names = ("token", "cache_folder", "revision", "local_files_only")
@@ -292,8 +293,10 @@ class SurpriseModel(SentenceTransformer):
     def label_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
         """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
 
-        The last set asked for is kept until a weight changes.
+        The last set asked for is kept until a weight changes. Those given to `set_labels` come back as they are.
         """
+        if self._given is not None and self._given[0] == inputs.hypotheses(labels, template):
+            return self._given[1]
         # every in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
         weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
         texts = inputs.hypotheses(labels, template)
@@ -358,12 +361,15 @@ class SurpriseModel(SentenceTransformer):
         self.fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
         self.ensemble = ensemble
 
-    def set_labels(self, labels: Any, hypothesis_template: Any = None, **options: Any) -> SurpriseModel:
+    def set_labels(
+        self, labels: Any, hypothesis_template: Any = None, *, vectors: Tensor | None = None, **options: Any
+    ) -> SurpriseModel:
         """Store labels, and fit them if there is an ensemble.
 
         Args:
             labels: as for the pipeline's `candidate_labels`; None takes them away.
             hypothesis_template: None keeps the one there is.
+            vectors: (m, d) floating, in place of the labels' embeddings (see `few_shot.fit_labels`).
             options: of `FittedLabels.fit` (weight, n_cross, estimator, refine).
 
         Raises:
@@ -374,7 +380,17 @@ class SurpriseModel(SentenceTransformer):
         )
         found = None if labels is None else inputs.as_labels(labels)
         options = {name: value for name, value in options.items() if value is not None}
-        self.fitted = self._fit(self.ensemble, found, template, options)
+        before, self._given = self._given, None
+        try:
+            if found is not None and vectors is not None:
+                check_rows("vectors", vectors, self.dim)
+                if len(vectors) != len(found):
+                    raise ValueError(f"there are {len(vectors)} vectors but {len(found)} labels")
+                self._given = inputs.hypotheses(found, template), vectors.to(torch.float32)
+            self.fitted = self._fit(self.ensemble, found, template, options)
+        except Exception:
+            self._given = before
+            raise
         self.candidate_labels, self.hypothesis_template, self.fit_options = found, template, options
         return self
 
@@ -426,6 +442,8 @@ class SurpriseModel(SentenceTransformer):
         folder.mkdir(exist_ok=True)
         state = {} if self.fitted is None else self.fitted.state()
         tensors = {name: value.cpu().contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+        if self._given is not None:
+            tensors["vectors"] = self._given[1].cpu().contiguous()
         probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
         save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
         if self.ensemble is None:
@@ -493,6 +511,9 @@ class SurpriseModel(SentenceTransformer):
         self.long_texts = windows.check_long_texts(config.get("long_texts", "truncate"))
         labels = config["candidate_labels"]
         self.candidate_labels = None if labels is None else inputs.as_labels(labels)
+        vectors = tensors.pop("vectors", None)
+        if vectors is not None and self.candidate_labels is not None:
+            self._given = inputs.hypotheses(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
         self.fit_options = dict(config["fit_options"])
         if config["ensemble"] is not None:
             ensemble_path = find(ENSEMBLE)

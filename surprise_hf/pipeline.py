@@ -254,6 +254,41 @@ class SurpriseZeroShotPipeline(Pipeline):
         )
         return self
 
+    def fit_labels(
+        self,
+        texts: Any,
+        labels: Any,
+        *,
+        candidate_labels: Any = None,
+        hypothesis_template: Any = None,
+        documents: Any = None,
+        batch_size: int | None = None,
+        surprise_weight: float | None = None,
+        n_cross: float | None = None,
+        estimator: str | None = None,
+        refine: int | str | None = None,
+    ) -> SurpriseZeroShotPipeline:
+        """Store labels that some examples describe besides their names, in seconds and without training.
+
+        Arguments and errors as for `few_shot.fit_labels` and the call; refine is "auto" unless given. Returns self.
+        """
+        from .few_shot import fit_labels
+
+        fit_labels(
+            self.model,
+            texts,
+            labels,
+            candidate_labels=candidate_labels,
+            hypothesis_template=hypothesis_template,
+            documents=documents,
+            batch_size=inputs.positive_int("batch_size", batch_size or self._batch_size or BATCH_SIZE),
+            weight=surprise_weight,
+            n_cross=n_cross,
+            estimator=estimator,
+            refine="auto" if refine is None else refine,
+        )
+        return self
+
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save the model: the encoder, its ensemble and its labels.
 
@@ -392,7 +427,8 @@ class _Call:
         return self._fitted
 
     def _stored_options(self) -> dict[str, Any]:
-        return self.model.fit_options if self.is_stored else {}
+        stored = self.is_stored or self.labels is self.model.candidate_labels
+        return self.model.fit_options if stored else {}
 
     def _is_stored_fit(self) -> bool:
         return (

@@ -1,0 +1,263 @@
+"""Labels from examples without training, and examples without labels.
+
+`fit_labels` moves each label's vector from where its name lies towards where its examples lie; refinement on the
+documents does the rest. `pseudo_label` goes the other way: the documents that refined labels are surest of make a
+training set.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import inputs
+from .fitted import FittedLabels
+from .inputs import BATCH_SIZE, Label
+from .ops import unit_rows
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from .model import SurpriseModel
+
+__all__ = ["fit_labels", "mix_labels", "pseudo_label", "read_targets"]
+
+NAME_COUNTS = 2.0  # a label's name weighs as much as so many examples (docs/training.md)
+
+
+# --- what people write into a label column -----------------------------------------------------------------------
+
+
+def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None) -> tuple[list[Label], list[list[int]]]:
+    """The label set, and each row's labels as positions in it.
+
+    Args:
+        column: for each row a label name, a number, a list of these, or None, "", [] or -1 for no label. A list of
+            floats of the label set's length marks the labels with 1.0.
+        labels: the label set, as for `inputs.as_labels`; numbers in the column are then positions in it (or the
+            labels themselves, if these are numbers). None takes the names of `feature`, or the labels that occur,
+            sorted.
+        feature: of the column in a `datasets.Dataset`; a ClassLabel, or a list of them, names the numbers.
+
+    Returns:
+        m labels, some of which may occur in no row, and n ascending lists of positions.
+
+    Raises:
+        ValueError: a label that is not in the set, or of another type; the message names the row.
+    """
+    rows = [_as_list(value, row) for row, value in enumerate(column)]
+    if labels is None:
+        labels = _class_label(feature)
+    if labels is None:
+        if any(isinstance(value, float) for values in rows for value in values):
+            raise ValueError("the labels are floats, which mark labels by position: pass the label set as labels=[...]")
+        found = {value for values in rows for value in values}
+        if not found:
+            raise ValueError("no row has a label: pass the label set as labels=[...]")
+        if any(isinstance(value, str) for value in found) and any(not isinstance(value, str) for value in found):
+            raise ValueError("the label column mixes names and numbers; use one kind, or pass labels=[...]")
+        labels = sorted(found)
+    names = inputs.as_labels(labels)
+    place: dict[Any, int] = {name: at for at, name in enumerate(names)}
+    if all(isinstance(name, str) for name in names):
+        place.update({at: at for at in range(len(names))})
+    return names, [_positions(values, row, place, len(names)) for row, values in enumerate(rows)]
+
+
+def _class_label(feature: Any) -> Any:
+    while feature is not None and type(feature).__name__ != "ClassLabel":
+        feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+    return feature
+
+
+def _as_list(value: Any, row: int) -> list[Any]:
+    """One cell as a list of stripped names, ints and floats."""
+    if value is None or (isinstance(value, numbers.Real) and value != value):
+        return []
+    if isinstance(value, (str, numbers.Real)):
+        values = [value]
+    elif isinstance(value, Iterable) and not isinstance(value, (bytes, dict)):
+        values = list(value)
+        if values and all(isinstance(one, numbers.Real) and not isinstance(one, numbers.Integral) for one in values):
+            return [float(one) for one in values]
+    else:
+        raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")
+    return [_as_label(one, row) for one in values if not _is_none(one)]
+
+
+def _as_label(value: Any, row: int) -> Label:
+    if isinstance(value, str):
+        return str(value).strip()
+    if isinstance(value, numbers.Real) and float(value).is_integer():
+        return int(float(value))
+    raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or value == -1 or (isinstance(value, str) and not value.strip())
+
+
+def _positions(values: list[Any], row: int, place: dict[Any, int], m: int) -> list[int]:
+    if values and isinstance(values[0], float):
+        if len(values) != m:
+            raise ValueError(f"row {row} marks {len(values)} labels, but there are {m}")
+        return [at for at, mark in enumerate(values) if mark > 0.5]
+    unknown = [value for value in values if value not in place]
+    if unknown:
+        raise ValueError(f"row {row} has the label {unknown[0]!r}, which is none of the {m} labels: pass labels=[...]")
+    return sorted({place[value] for value in values})
+
+
+def as_matrix(targets: Sequence[Sequence[int]], m: int) -> Tensor:
+    """(n, m) bool from n lists of positions."""
+    matrix = torch.zeros(len(targets), m, dtype=torch.bool)
+    for row, at in enumerate(targets):
+        matrix[row, list(at)] = True
+    return matrix
+
+
+# --- labels from examples ----------------------------------------------------------------------------------------
+
+
+def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tensor | None = None) -> Tensor:
+    """Label vectors between the labels' names and their examples.
+
+    Names and examples differ in more than meaning (length, form), so both are seen from where documents lie:
+    with u(x) = x / |x| and a label of n examples with mean M, the direction is (2 u(q^ - c) + n u(M - c)) / (2 + n).
+
+    Args:
+        vectors: (m, d) floating: the embedded names.
+        examples: (n, d) floating: the embedded examples.
+        positive: (n, m) bool, which example has which label.
+        centre: (d,) mean of the unit documents; None takes that of the examples.
+
+    Returns:
+        (m, d) float32 (float64 for float64 input). A label without example keeps its name's vector.
+    """
+    names, rows = unit_rows(vectors), unit_rows(examples)
+    if not len(rows):
+        return names
+    share = positive.to(rows.device, rows.dtype)
+    count = share.sum(dim=0).unsqueeze(1)
+    middle = rows.mean(dim=0) if centre is None else centre.to(rows)
+    mean = share.T @ rows / count.clamp(min=1)
+    direction = (NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)) / (NAME_COUNTS + count)
+    length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
+    return torch.where(count > 0, middle + length * unit_rows(direction), names)
+
+
+def fit_labels(
+    model: SurpriseModel,
+    texts: Any,
+    labels: Iterable[Any],
+    *,
+    candidate_labels: Any = None,
+    hypothesis_template: Any = None,
+    documents: Any = None,
+    batch_size: int = BATCH_SIZE,
+    **options: Any,
+) -> SurpriseModel:
+    """Store labels in a model whose vectors come from their names and some examples. No training.
+
+    Args:
+        model: where to store them.
+        texts: n examples, any kind of input that the pipeline takes; blank ones are left out.
+        labels: of each example, as for `read_targets`.
+        candidate_labels: the label set; None takes the labels that occur. A label without example keeps its name.
+        hypothesis_template: what to embed for a name; None keeps the model's.
+        documents: of the kind to be labelled, to become the ensemble. None keeps the one there is; without one the
+            labels are refined on the documents of each call.
+        batch_size: of the encoder.
+        options: of `FittedLabels.fit`; refine is "auto" unless given.
+
+    Returns:
+        the model.
+
+    Raises:
+        ValueError: as `read_targets` and `inputs.iterate`; or not as many labels as texts.
+    """
+    names, targets = read_targets(labels, candidate_labels, _feature_of(labels))
+    rows = [inputs.text_of(row, at) for at, row in enumerate(inputs.iterate(texts))]
+    if len(rows) != len(targets):
+        raise ValueError(f"there are {len(rows)} texts but {len(targets)} labels: give one label (or list) to each")
+    kept = [at for at, text in enumerate(rows) if not inputs.is_blank(text)]
+    template = inputs.check_template(model.hypothesis_template if hypothesis_template is None else hypothesis_template)
+    if documents is not None:
+        model.fit_ensemble(documents, batch_size=batch_size)
+    examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
+    centre = None if model.ensemble is None else model.ensemble.mean
+    named = model.set_labels(None).label_vectors(names, template)  # of the names, not of examples given before
+    vectors = mix_labels(named, examples, as_matrix([targets[at] for at in kept], len(names)), centre)
+    return model.set_labels(names, template, vectors=vectors, **{"refine": "auto", **options})
+
+
+def _feature_of(column: Any) -> Any:
+    """The feature of a `datasets` column (`ds["label"]`), which knows the names of its numbers."""
+    features, name = getattr(getattr(column, "source", None), "features", None), getattr(column, "column_name", None)
+    return features.get(name) if isinstance(features, dict) else None
+
+
+# --- examples from documents -------------------------------------------------------------------------------------
+
+
+def pseudo_label(
+    model: SurpriseModel,
+    texts: Any,
+    labels: Any = None,
+    *,
+    per_label: int = 32,
+    hypothesis_template: Any = None,
+    refine: int | str = "auto",
+    batch_size: int = BATCH_SIZE,
+) -> Dataset:
+    """A training set from documents without labels: for each label those it is surest of.
+
+    The labels are refined on the documents, each document goes to the label of largest z, and how sure that is, is
+    the gap to its second label.
+
+    Args:
+        model: the encoder.
+        texts: n documents, any kind of input that the pipeline takes; blank ones are left out, of equal ones the first
+            counts.
+        labels: as for the pipeline's `candidate_labels`, at least two; None takes the model's.
+        per_label: documents for each label, at most; a label that fits fewer gets fewer.
+        hypothesis_template: None takes the model's.
+        refine: rounds of refinement.
+        batch_size: of the encoder.
+
+    Returns:
+        a `datasets.Dataset` with the columns "text" and "label" (a ClassLabel over all labels), surest first within
+        a label: `SurpriseTrainer(model, train_dataset=...)` takes it as it is.
+
+    Raises:
+        ValueError: no document with text, fewer than two labels, or no labels at all.
+    """
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    if labels is None and model.candidate_labels is None:
+        raise ValueError("no labels: pass labels=[...], or store some with model.set_labels([...])")
+    names = inputs.as_labels(model.candidate_labels if labels is None else labels)
+    if len(names) < 2:
+        raise ValueError("pseudo_label needs at least two labels: of one label every document is equally sure")
+    inputs.positive_int("per_label", per_label)
+    rows = (inputs.text_of(row, at) for at, row in enumerate(inputs.iterate(texts)))
+    documents = [text for text in dict.fromkeys(rows) if text is not None and not inputs.is_blank(text)]
+    if not documents:
+        raise ValueError("none of the documents has any text")
+    template = model.hypothesis_template if hypothesis_template is None else hypothesis_template
+    emb, _ = model.embed(documents, batch_size=batch_size)
+    vectors = model.label_vectors(names, inputs.check_template(template)).to(emb.device)
+    z = FittedLabels.fit(vectors, emb, weight=1, refine=refine).z(emb)
+    best, at = z.topk(2, dim=1)
+    gap = torch.nan_to_num(best[:, 0] - best[:, 1])
+    found: list[tuple[str, int]] = []
+    for label in range(len(names)):
+        mine = (at[:, 0] == label).nonzero().flatten()
+        surest = mine[gap[mine].argsort(descending=True, stable=True)[:per_label]]
+        found += [(documents[i], label) for i in surest.tolist()]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=[str(name) for name in names])})
+    return Dataset.from_dict({"text": [text for text, _ in found], "label": [label for _, label in found]}, features)

@@ -1,0 +1,188 @@
+"""Labels from examples, and examples from documents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, List, Value
+from transformers import pipeline
+
+from surprise_hf import SurpriseModel, pseudo_label, surprise
+from surprise_hf.few_shot import fit_labels, mix_labels, read_targets
+from surprise_hf.fitted import FittedLabels
+from surprise_hf.ops import unit_rows
+
+GROUPS = ("sport ball game", "bank money market", "rain snow wind")
+DOCUMENTS = [f"{words} {more}" for words in GROUPS for more in ("one", "two", "red")]
+LABELS = ["sport", "money", "weather"]
+
+
+def load(path) -> SurpriseModel:
+    return SurpriseModel.from_pretrained(path, device="cpu")
+
+
+# --- label columns ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "labels", "names", "rows"),
+    [
+        (["b", " a", "b "], None, ["a", "b"], [[1], [0], [1]]),
+        (["b", "a"], ["c", "b", "a"], ["c", "b", "a"], [[1], [2]]),  # a class absent from the rows
+        ([1, 0], ["x", "y"], ["x", "y"], [[1], [0]]),
+        ([20, 10], None, [10, 20], [[1], [0]]),
+        ([20, 10], [10, 20, 30], [10, 20, 30], [[1], [0]]),  # numbers that are the labels themselves
+        ([np.int64(1), np.str_("x")], ["x", "y"], ["x", "y"], [[1], [0]]),
+        ([["y", "x"], [], ["x", "x"]], ["x", "y"], ["x", "y"], [[0, 1], [], [0]]),
+        ([[1, 0], None, ("y",)], ["x", "y"], ["x", "y"], [[0, 1], [], [1]]),
+        (["x", None, "", -1, float("nan"), [None]], ["x"], ["x"], [[0], [], [], [], [], []]),
+        ([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], ["x", "y"], ["x", "y"], [[0], [1], []]),
+        (pd.Series(["b", "a"]), None, ["a", "b"], [[1], [0]]),
+        (np.array([1, 0]), {"x": "described", "y": "too"}, ["x", "y"], [[1], [0]]),
+        ([1.0, 0.0], ["x", "y"], ["x", "y"], [[1], [0]]),  # pandas makes floats of integers with gaps
+    ],
+)
+def test_label_columns(column, labels, names, rows):
+    found, targets = read_targets(column, labels)
+    assert [str(name) for name in found] == [str(name) for name in names]
+    assert targets == rows
+
+
+def test_class_label_features():
+    names = ["x", "y", "z"]
+    assert read_targets([2, -1], None, ClassLabel(names=names)) == (names, [[2], []])
+    assert read_targets([[2, 0], []], None, List(ClassLabel(names=names))) == (names, [[0, 2], []])
+    assert read_targets([0], None, Value("int64")) == ([0], [[0]])
+
+
+@pytest.mark.parametrize(
+    ("column", "labels", "words"),
+    [
+        (["a", "q"], ["a"], "row 1 has the label 'q', which is none of the 1 labels"),
+        ([0, 5], ["a", "b"], "row 1 has the label 5"),
+        (["a", {"b": 1}], None, "label of row 1 must be a name"),
+        ([1.5], ["a"], "label of row 0 must be a name"),
+        (["a", 1], None, "mixes names and numbers"),
+        ([None, ""], None, "no row has a label"),
+        ([[1.0, 0.0]], ["a", "b", "c"], "row 0 marks 2 labels, but there are 3"),
+        ([[1.0, 0.0]], None, "floats, which mark labels by position"),
+    ],
+)
+def test_wrong_labels_are_named(column, labels, words):
+    with pytest.raises(ValueError, match=words):
+        read_targets(column, labels)
+
+
+# --- labels from examples --------------------------------------------------------------------------------------------
+
+
+def test_mixing_by_hand():
+    """Seen from c = 0, two examples weigh as much as the name; the length is the name's."""
+    vectors = torch.tensor([[2.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
+    examples = torch.tensor([[0.0, 3.0], [0.0, 1.0]], dtype=torch.float64)
+    positive = torch.tensor([[True, False], [True, False]])
+    mixed = mix_labels(vectors, examples, positive, torch.zeros(2))
+    torch.testing.assert_close(mixed[0], torch.tensor([0.5, 0.5], dtype=torch.float64).sqrt())
+    torch.testing.assert_close(mixed[1], torch.tensor([0.0, 1.0], dtype=torch.float64))  # without example: its name
+    once = mix_labels(vectors, examples[:1], positive[:1], torch.zeros(2))
+    torch.testing.assert_close(once[0], unit_rows(torch.tensor([[2.0, 1.0]], dtype=torch.float64))[0])
+
+
+def test_many_examples_outweigh_the_name():
+    torch.manual_seed(0)
+    centre, group = torch.randn(2, 16, dtype=torch.float64)
+    examples = unit_rows(centre + group + 0.1 * torch.randn(500, 16, dtype=torch.float64))
+    middle = unit_rows(centre[None])[0]
+    mixed = mix_labels(torch.randn(1, 16, dtype=torch.float64), examples, torch.ones(500, 1, dtype=torch.bool), middle)
+    towards = unit_rows(examples.mean(dim=0)[None] - middle)
+    assert float(unit_rows(mixed - middle)[0] @ towards[0]) > 0.999
+
+
+def test_no_examples_leave_the_names():
+    names = torch.randn(3, 4)
+    torch.testing.assert_close(
+        mix_labels(names, torch.empty(0, 4), torch.empty(0, 3, dtype=torch.bool)), unit_rows(names)
+    )
+
+
+def test_pipeline_with_examples(minilm_path, tmp_path):
+    """Names that say nothing: the examples alone tell the groups apart, also after save and reload."""
+    names, examples, group = ["alpha", "beta", "gamma"], DOCUMENTS[::3], ["beta", "gamma", "alpha"]
+    truth = [label for label in group for _ in range(3)]
+    pipe = pipeline("surprise-zero-shot", model=str(minilm_path), device="cpu", surprise_weight=1)
+    before = [result["labels"][0] for result in pipe(DOCUMENTS, candidate_labels=names)]
+    assert before != truth
+    assert pipe.fit_labels(examples, group, documents=DOCUMENTS, surprise_weight=1) is pipe
+    results = pipe(DOCUMENTS)
+    assert [result["labels"][0] for result in results] == truth
+    assert pipe.model.fit_options["refine"] == "auto"
+    pipe.save_pretrained(tmp_path)
+    again = pipeline("surprise-zero-shot", model=str(tmp_path), device="cpu")
+    assert again(DOCUMENTS) == results
+    assert again(DOCUMENTS[4])["labels"] == results[4]["labels"]
+    # the vectors outlive another ensemble, but not other labels or another template
+    refitted = again.fit_ensemble(DOCUMENTS[:-1])(DOCUMENTS)
+    assert [result["labels"][0] for result in refitted] == truth
+    assert [r["labels"][0] for r in again(DOCUMENTS, candidate_labels=names, hypothesis_template="{}")] != truth
+    again.set_labels(names, surprise_weight=1)
+    assert [result["labels"][0] for result in again(DOCUMENTS)] != truth
+
+
+def test_without_documents_the_call_refines(st_path):
+    model = load(st_path)
+    pipe = pipeline("surprise-zero-shot", model=model, device="cpu")
+    pipe.fit_labels(DOCUMENTS[::3], LABELS, candidate_labels=LABELS, surprise_weight=1, refine=5)
+    plain = pipeline("surprise-zero-shot", model=model, device="cpu")
+    emb, _ = model.embed(DOCUMENTS)
+    vectors = model.label_vectors(LABELS, model.hypothesis_template)
+    expected = surprise(emb, vectors, weight=1, refine=5).max(dim=1).values.tolist()
+    assert [result["scores"][0] for result in plain(DOCUMENTS)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_examples_are_matched_with_their_labels(st_path):
+    model = load(st_path)
+    columns = {"text": ["sport", " ", "money", "rain"], "label": [0, 2, 1, 2]}
+    rows = Dataset.from_dict(columns, Features({"text": Value("string"), "label": ClassLabel(names=LABELS)}))
+    fit_labels(model, rows["text"], rows["label"])
+    assert model.candidate_labels == LABELS
+    blank_left_out = model.label_vectors(LABELS, model.hypothesis_template)
+    fit_labels(model, ["sport", "money", "rain"], ["sport", "money", "weather"], candidate_labels=LABELS)
+    torch.testing.assert_close(blank_left_out, model.label_vectors(LABELS, model.hypothesis_template))
+    with pytest.raises(ValueError, match="there are 2 texts but 3 labels"):
+        fit_labels(model, ["sport", "money"], LABELS)
+    with pytest.raises(ValueError, match="there are 1 vectors but 3 labels"):
+        model.set_labels(LABELS, vectors=blank_left_out[:1])
+    torch.testing.assert_close(blank_left_out, model.label_vectors(LABELS, model.hypothesis_template))
+
+
+# --- examples from documents -----------------------------------------------------------------------------------------
+
+
+def test_pseudo_labels_are_the_surest(st_path):
+    model = load(st_path)
+    documents = [*DOCUMENTS, " ", None, DOCUMENTS[0]]
+    rows = pseudo_label(model, documents, LABELS, per_label=2, refine=3)
+    assert rows.features["label"].names == LABELS
+    assert len(set(rows["text"])) == len(rows)
+    emb, _ = model.embed(DOCUMENTS)
+    z = FittedLabels.fit(model.label_vectors(LABELS, model.hypothesis_template), emb, weight=1, refine=3).z(emb)
+    ordered = z.sort(dim=1, descending=True)
+    gap, best = (ordered.values[:, 0] - ordered.values[:, 1]).tolist(), ordered.indices[:, 0].tolist()
+    for label in range(3):
+        mine = sorted((row for row in range(9) if best[row] == label), key=lambda row: -gap[row])[:2]
+        assert [row["text"] for row in rows if row["label"] == label] == [DOCUMENTS[row] for row in mine]
+
+
+def test_pseudo_label_errors(st_path):
+    model = load(st_path)
+    with pytest.raises(ValueError, match="no labels"):
+        pseudo_label(model, DOCUMENTS)
+    with pytest.raises(ValueError, match="at least two labels"):
+        pseudo_label(model, DOCUMENTS, ["sport"])
+    with pytest.raises(ValueError, match="none of the documents has any text"):
+        pseudo_label(model, [" "], LABELS)
+    with pytest.raises(ValueError, match="per_label must be a positive integer"):
+        pseudo_label(model, DOCUMENTS, LABELS, per_label=0)
+    assert set(pseudo_label(model.set_labels(LABELS), DOCUMENTS[:1])["text"]) == {DOCUMENTS[0]}
