@@ -101,6 +101,33 @@ class FittedLabels:
         columns = None if self.columns is None else self.columns[index]
         return replace(self, queries=self.queries[index], mean=self.mean[index], std=self.std[index], columns=columns)
 
+    def extended(
+        self, queries: Tensor, ensemble: Tensor | Ensemble, *, refine: int | str = 0, impl: str = "auto"
+    ) -> FittedLabels:
+        """These labels and new ones after them; the scores of the old stay as they are.
+
+        Args:
+            queries: (k, d) floating, the new labels.
+            ensemble: what the old were fitted to.
+            refine: of the new labels, among themselves.
+            impl: as for the ops.
+
+        The map to psi^ and the laws of the tails stay those of the old labels. Errors as for `fit`.
+        """
+        options = {"weight": self.weight, "similarity": self.similarity, "anchor": self.anchor, "impl": impl}
+        estimator = "gaussian" if self.estimator == "tail" else self.estimator
+        new = FittedLabels.fit(queries, ensemble, estimator=estimator, refine=refine, **options)  # type: ignore[arg-type]
+        columns = None
+        if self.columns is not None and new.columns is not None:
+            columns = torch.cat((self.columns, new.columns))
+        return replace(
+            self,
+            queries=torch.cat((self.queries, new.queries)),
+            mean=torch.cat((self.mean, new.mean)),
+            std=torch.cat((self.std, new.std)),
+            columns=columns,
+        )
+
     def to(self, device: torch.device | str) -> FittedLabels:
         """The same labels on another device."""
         columns = None if self.columns is None else self.columns.to(device)

@@ -277,3 +277,28 @@ def test_rows_that_are_zero_or_denormal_give_no_nan() -> None:
     documents = rows(60, dtype=torch.float32)
     documents[0], documents[1] = 0, 1e-42
     assert torch.isfinite(refine_labels(rows(3, seed=1, dtype=torch.float32), documents, 4)).all()
+
+
+# --- new labels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["gaussian", "quantile", "empirical", "tail"])
+@pytest.mark.parametrize("weight", [0.5, 1])
+def test_new_labels_leave_the_old_untouched(estimator: str, weight: float) -> None:
+    documents, queries, more = rows(300), rows(4, seed=1), rows(2, seed=2)
+    old = FittedLabels.fit(queries, documents, refine=10, estimator=estimator, weight=weight)
+    both = old.extended(more, documents)
+    assert len(both) == 6
+    torch.testing.assert_close(both.score(documents)[:, :4], old.score(documents), rtol=0, atol=1e-12)
+    assert torch.equal(both.queries[:4], old.queries)
+    if weight == 1 and estimator != "tail":
+        alone = FittedLabels.fit(more, documents, estimator=estimator, weight=1)
+        torch.testing.assert_close(both.score(documents)[:, 4:], alone.score(documents), rtol=0, atol=1e-12)
+    again = FittedLabels.from_state(both.state())
+    assert torch.equal(again.rank(documents)[1], both.rank(documents)[1])
+
+
+def test_new_labels_can_be_refined_too() -> None:
+    documents, queries, more = rows(300), rows(4, seed=1), rows(2, seed=2)
+    both = FittedLabels.fit(queries, documents, refine=10).extended(more, documents, refine=10)
+    torch.testing.assert_close(both.queries[4:], refine_labels(more, documents, 10))
