@@ -15,6 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, tables
+from .arguments import (
+    PROGRAM,
+    UsageError,
+    add_input,
+    add_model,
+    check_folder,
+    check_free,
+    given_labels,
+    input_format,
+    load_pipeline,
+    output_format,
+    positive,
+    rounds,
+    say,
+    share,
+)
+from .cli_ranking import add_cluster, add_rank
 from .tables import FORMATS, STDIN
 
 if TYPE_CHECKING:
@@ -23,13 +40,13 @@ if TYPE_CHECKING:
     from .jobs import ChunkFile, Job
     from .pipeline import SurpriseZeroShotPipeline
 
-PROGRAM = "surprise-hf"
-DEFAULT_MODEL = "sentence-transformers/sentence-t5-base"  # of pipeline.DEFAULT_MODEL, which costs seconds to import
 CHUNK = 16  # batches: what an interruption loses at most; sorting by length needs some to choose from
 
 EPILOG = """\
 examples:
   surprise-hf classify mail.csv --text-column body --labels billing,delivery,praise --out labelled.csv
+  surprise-hf rank words.csv --text-column word --query dog
+  surprise-hf cluster mail.csv --text-column body --clusters auto --out grouped.csv --plot groups.png
   surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
   surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
 
@@ -63,10 +80,6 @@ examples:
 """
 
 
-class UsageError(ValueError):
-    """Arguments that do not go together."""
-
-
 # --- classify ----------------------------------------------------------------------------------------------------
 
 
@@ -76,22 +89,22 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
         "classify", help="label the documents of a table", description=CLASSIFY, epilog=RESUME, parents=[common],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    _add_input(parser)
+    add_input(parser)
     labels = parser.add_mutually_exclusive_group()
     labels.add_argument("--labels", metavar="A,B,C", help="the labels, separated by commas")
     labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line (commas may be part of it)")
-    _add_model(parser)
+    add_model(parser)
     parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
     parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
     parser.add_argument("--multi-label", action="store_true", help="judge each label by itself and list all of them")
-    parser.add_argument("--threshold", type=_share, metavar="X", help="least score to list a label, 0 to 1")
-    parser.add_argument("--top-k", type=_positive, metavar="K", help="labels to list (default 1; all for multi-label)")
+    parser.add_argument("--threshold", type=share, metavar="X", help="least score to list a label, 0 to 1")
+    parser.add_argument("--top-k", type=positive, metavar="K", help="labels to list (default 1; all for multi-label)")
     parser.add_argument(
-        "--surprise-weight", type=_share, metavar="W",
+        "--surprise-weight", type=share, metavar="W",
         help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
     )  # fmt: skip
     parser.add_argument("--estimator", choices=("gaussian", "quantile", "empirical"), help="default: gaussian")
-    parser.add_argument("--refine", type=_rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+    parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
     parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
     parser.add_argument("--out-format", choices=FORMATS, help="default: by the end of OUT; csv for standard output")
     parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
@@ -101,19 +114,19 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def classify(args: argparse.Namespace) -> None:
     """Label the documents of a table."""
-    fmt, out_fmt = _input_format(args), _output_format(args)
+    fmt, out_fmt = input_format(args), output_format(args)
     out = None if args.out is None else Path(args.out)
     if args.resume and out is None:
         raise UsageError("--resume needs --out")
-    _check_folder(args.out)
+    check_folder(args.out)
     if out is not None and args.input != STDIN and out.exists() and out.resolve() == Path(args.input).resolve():
         raise UsageError("--out is the input file itself, which an interrupted run would lose")
     if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
-        _say(f"{out} is complete: nothing to resume")
+        say(f"{out} is complete: nothing to resume")
         return
     from .inputs import as_labels, check_template
 
-    labels = as_labels(_given_labels(args)) if args.labels or args.labels_file else None
+    labels = as_labels(given_labels(args)) if args.labels or args.labels_file else None
     scoring = {
         "candidate_labels": labels,
         "hypothesis_template": None if args.template is None else check_template(args.template),
@@ -127,8 +140,8 @@ def classify(args: argparse.Namespace) -> None:
     }
     scoring = {name: value for name, value in scoring.items() if value is not None}
     with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
-        _check_free(tables.result_names(args.top_k or 1, args.prefix), source.rows)  # loading a model takes seconds
-        run = _Classifier(_load_pipeline(args), scoring, args, source.rows)
+        check_free(tables.result_names(args.top_k or 1, args.prefix), source.rows)  # loading a model takes seconds
+        run = _Classifier(load_pipeline(args), scoring, args, source.rows)
         from .jobs import Job
 
         identity = {
@@ -165,7 +178,7 @@ class _Classifier:
         count = len(self.call.labels)
         self.call.top_k = min(args.top_k or (count if args.multi_label else 1), count)
         self.names = tables.result_names(self.call.top_k, args.prefix)
-        _check_free(self.names, rows)
+        check_free(self.names, rows)
         self._cut = self._embedded = 0
 
     def write(self, job: Job, fmt: str) -> None:
@@ -244,7 +257,7 @@ class _Classifier:
             return
         weight = self.call.options["weight"] = crossover_weight(documents)
         if weight < SMALL_WEIGHT:
-            _say(
+            say(
                 f"note: the ensemble has {documents:,} documents, so surprise has the weight {weight:.3f} and plain"
                 " similarity the rest; a larger --ensemble, or --surprise-weight 1, changes that"
             )
@@ -260,23 +273,23 @@ def add_fit_ensemble(commands: Any, common: argparse.ArgumentParser) -> None:
         description="Read documents of the usual kind once and keep what `classify --ensemble` needs to know of them"
         " (some MB, whatever their number). Labels are not needed yet. Use the same model and prompt in both.",
     )  # fmt: skip
-    _add_input(parser)
-    _add_model(parser)
+    add_input(parser)
+    add_model(parser)
     parser.add_argument("--out", required=True, metavar="E", help="the file to write, such as mail.safetensors")
     parser.set_defaults(run=fit_ensemble)
 
 
 def fit_ensemble(args: argparse.Namespace) -> None:
     """Write the ensemble of a table's documents."""
-    fmt = _input_format(args)
+    fmt = input_format(args)
     args.hint = "nothing was written"
-    _check_folder(args.out)
+    check_folder(args.out)
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
-        model = _load_pipeline(args).model
+        model = load_pipeline(args).model
         model.fit_ensemble(source.rows[args.text_column], batch_size=args.batch_size)
     assert model.ensemble is not None
     model.ensemble.save(args.out)
-    _say(f"{args.out}: {len(model.ensemble):,} documents, {model.dim} dimensions")
+    say(f"{args.out}: {len(model.ensemble):,} documents, {model.dim} dimensions")
 
 
 # --- info --------------------------------------------------------------------------------------------------------
@@ -311,116 +324,22 @@ def info(_: argparse.Namespace) -> None:
         print(f"{name:<22}{value}")
 
 
-# --- shared by the commands --------------------------------------------------------------------------------------
-
-
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="IN", help="a CSV, TSV, JSONL or parquet file, or - for standard input")
-    parser.add_argument("--text-column", required=True, metavar="C", help="the column that holds the documents")
-    parser.add_argument("--format", choices=FORMATS, help="of IN (default: by the end of its name)")
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", default=DEFAULT_MODEL, metavar="M",
-        help="Hub id or folder of an encoder or of a saved SurpriseModel (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--prompt", metavar="TEXT", help='put before every text; E5 models need "query: "')
-    parser.add_argument("--device", metavar="D", help="such as cpu or cuda:0 (default: an accelerator if there is one)")
-    parser.add_argument("--batch-size", type=_positive, default=32, metavar="N", help="of the encoder (default 32)")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
-    return value
-
-
-def _rounds(text: str) -> int | str:
-    if text != "auto" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number of rounds or auto, got {text}")
-    return text if text == "auto" else int(text)
-
-
-def _input_format(args: argparse.Namespace) -> str:
-    fmt = args.format or tables.format_of(args.input)
-    if fmt is None:
-        what = "standard input" if args.input == STDIN else args.input
-        raise UsageError(f"the format of {what} is unknown: give --format {'|'.join(FORMATS)}")
-    return fmt
-
-
-def _output_format(args: argparse.Namespace) -> str:
-    fmt = args.out_format or ("csv" if args.out is None else tables.format_of(args.out))
-    if fmt is None:
-        raise UsageError(f"the format of {args.out} is unknown: give --out-format {'|'.join(FORMATS)}")
-    return fmt
-
-
-def _check_folder(out: str | None) -> None:
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise FileNotFoundError(f"no such folder: {Path(out).parent}")
-    if out is not None and Path(out).is_dir():
-        raise IsADirectoryError(f"{out} is a folder")
-
-
-def _check_free(names: Sequence[str], rows: Any) -> None:
-    taken = [name for name in names if name in rows.column_names]
-    if taken:
-        raise UsageError(f"the input has a column {taken[0]!r} already: rename the new ones, as by --prefix predicted_")
-
-
-def _given_labels(args: argparse.Namespace) -> str | list[str]:
-    if args.labels:
-        return args.labels
-    try:
-        lines = Path(args.labels_file).read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{args.labels_file} is not UTF-8 ({error})") from error
-    if not any(line.strip() for line in lines):
-        raise ValueError(f"{args.labels_file} holds no label")
-    return [line for line in lines if line.strip()]
-
-
-def _load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
-    from transformers.utils import logging
-
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    from .model import SurpriseModel
-    from .pipeline import SurpriseZeroShotPipeline
-
-    try:
-        model = SurpriseModel.from_pretrained(args.model, device=args.device)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"can't load the model {args.model}: {error}") from error
-    # the pipeline would move it to the first accelerator
-    return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
-
-
-def _say(message: str) -> None:
-    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)
-
-
 # --- the command -------------------------------------------------------------------------------------------------
 
-COMMANDS: tuple[Callable[[Any, argparse.ArgumentParser], None], ...] = (add_classify, add_fit_ensemble, add_info)
+COMMANDS: tuple[Callable[[Any, argparse.ArgumentParser], None], ...] = (
+    add_classify,
+    add_rank,
+    add_cluster,
+    add_fit_ensemble,
+    add_info,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of everything."""
     parser = argparse.ArgumentParser(
         PROGRAM,
-        description="Zero-shot labels by the surprise score of text embeddings.",
+        description="Zero-shot labels, ranking and clusters by the surprise score of text embeddings.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -448,11 +367,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.hint, args.resumable = "", False
     again = shlex.join([PROGRAM, *argv, *(() if "--resume" in argv else ("--resume",))])
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         try:
             args.run(args)
         except KeyboardInterrupt:
-            _say("; ".join(filter(None, ("interrupted", args.hint, args.resumable and f"go on with: {again}"))))
+            say("; ".join(filter(None, ("interrupted", args.hint, args.resumable and f"go on with: {again}"))))
             return 130
         except BrokenPipeError:  # the reader of standard output has seen enough, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -461,9 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.debug:
                 raise
             known = isinstance(error, (ValueError, OSError))
-            _say(f"error: {error}" if known else f"error: {type(error).__name__}: {error} (--debug shows where)")
+            say(f"error: {error}" if known else f"error: {type(error).__name__}: {error} (--debug shows where)")
             if args.resumable:
-                _say(f"{args.hint}; go on with: {again}")
+                say(f"{args.hint}; go on with: {again}")
             return 2 if isinstance(error, UsageError) else 1
     return 0
 

@@ -17,6 +17,7 @@ from . import estimators as est
 from .diagnosis import diagnose
 from .ensemble import Ensemble
 from .fitted import check_ensemble, crossover_weight, documents_of
+from .ops import unit_rows
 from .refinement import shuffled
 
 if TYPE_CHECKING:
@@ -250,6 +251,55 @@ def ensemble_size(
         )
         axes.set_title("Size of the ensemble")
         axes.grid(True, axis="x")
+    return figure
+
+
+def cluster_map(
+    embeddings: Tensor, clusters: Sequence[int], names: Sequence[object], *, layout: str = "pca", seed: int = 0
+) -> Figure:
+    """Documents as points in the plane, coloured by cluster, the name of each cluster at the median of its points.
+
+    Args:
+        embeddings: (n, d) floating; at most 20,000 of them are drawn, a random sample.
+        clusters: (n,) number of each document's cluster.
+        names: of the clusters, by number.
+        layout: "pca", or "umap" where umap-learn is installed; of unit rows, with cosine distances.
+        seed: of the sample and the layout.
+
+    Raises:
+        ImportError: no matplotlib, or no umap-learn.
+        ValueError: sizes that do not fit, no documents, an unknown layout.
+    """
+    rows, where = unit_rows(embeddings.detach().cpu()), torch.as_tensor(clusters).cpu().to(torch.int64)
+    if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):
+        raise ValueError(f"{len(rows)} embeddings, {len(where)} clusters and {len(names)} names do not fit together")
+    if layout not in ("pca", "umap"):
+        raise ValueError(f'layout must be "pca" or "umap", got {layout!r}')
+    keep = shuffled(rows, seed)[:20_000]
+    rows, where = rows[keep], where[keep]
+    if layout == "pca":
+        _, _, axes_of = torch.linalg.svd(rows[:4096] - rows[:4096].mean(dim=0), full_matrices=False)
+        plane = torch.nn.functional.pad((rows - rows.mean(dim=0)) @ axes_of[:2].T, (0, max(0, 2 - len(axes_of))))
+    else:
+        try:
+            from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
+        except ImportError as error:
+            raise ImportError('layout="umap" needs umap-learn: pip install umap-learn') from error
+        plane = torch.as_tensor(UMAP(metric="cosine", random_state=seed).fit_transform(rows.numpy()))
+    with _style() as pyplot:
+        figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
+        colours = pyplot.get_cmap("turbo")(torch.linspace(0.05, 0.95, len(names)).numpy())
+        size = min(14.0, max(2.0, 6000 / len(rows)))
+        for number, (name, colour) in enumerate(zip(names, colours, strict=True)):
+            points = plane[where == number].numpy()
+            if len(points):
+                axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.6, linewidths=0)
+                middle = plane[where == number].median(dim=0).values.tolist()
+                box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1}
+                axes.text(*middle, _short(str(name), 24), fontsize=8, ha="center", va="center", bbox=box, zorder=3)
+        axes.set(xticks=[], yticks=[], aspect="equal")
+        axes.spines[:].set_visible(False)
+        axes.set_title(f"{len(rows):,} documents in {len(where.unique())} clusters ({layout.upper()})")
     return figure
 
 

@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet
 
 import surprise_hf
-from surprise_hf import cli, tables
+from surprise_hf import arguments, cli, tables
 from surprise_hf.model import SurpriseModel
 from surprise_hf.pipeline import DEFAULT_MODEL, SurpriseZeroShotPipeline
 from tests.conftest import WORDS
@@ -567,7 +567,7 @@ def test_help_and_version_are_light():
 def test_version_and_default_model(command: Command):
     assert command("--version") == 0
     assert command.out.decode() == f"surprise-hf {surprise_hf.__version__}\n"
-    assert DEFAULT_MODEL[0] == cli.DEFAULT_MODEL
+    assert DEFAULT_MODEL[0] == arguments.DEFAULT_MODEL
 
 
 def test_info(command: Command):

@@ -109,3 +109,29 @@ def test_errors() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
+    documents = torch.cat((rows(40) + 5, rows(30, seed=1) - 5))
+    where = [0] * 40 + [2] * 30
+    figure = plots.cluster_map(documents, where, ["left", "empty", "right"])
+    figure.savefig("/dev/null", format="png")
+    axes = figure.axes[0]
+    assert [len(points.get_offsets()) for points in axes.collections] == [40, 30]
+    assert [text.get_text() for text in axes.texts] == ["left", "right"]
+    unit = documents / documents.norm(dim=1, keepdim=True)
+    centred = (unit - unit.mean(dim=0)).double().numpy()
+    plane = centred @ np.linalg.svd(centred)[2][:2].T
+    drawn = np.concatenate([points.get_offsets() for points in axes.collections])
+    np.testing.assert_allclose(sorted(np.abs(drawn[:, 0])), sorted(np.abs(plane[:, 0])), atol=1e-4)
+    np.testing.assert_allclose(sorted(np.abs(drawn[:, 1])), sorted(np.abs(plane[:, 1])), atol=1e-4)
+    plots.cluster_map(rows(3, dim=1), [0, 0, 0], ["one"])
+    for arguments, message in (
+        ((documents, where, ["left"]), "do not fit"),
+        ((documents, where[1:], ["a", "b", "c"]), "do not fit"),
+        ((documents[:0], [], ["a"]), "do not fit"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plots.cluster_map(*arguments)
+    with pytest.raises(ValueError, match="layout must be"):
+        plots.cluster_map(documents, where, ["a", "b", "c"], layout="tsne")

@@ -1,0 +1,131 @@
+"""Arguments that commands of `surprise-hf` share, and what is done with them. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import tables
+from .tables import FORMATS, STDIN
+
+if TYPE_CHECKING:
+    from .pipeline import SurpriseZeroShotPipeline
+
+PROGRAM = "surprise-hf"
+DEFAULT_MODEL = "sentence-transformers/sentence-t5-base"  # of pipeline.DEFAULT_MODEL, which costs seconds to import
+
+
+class UsageError(ValueError):
+    """Arguments that do not go together."""
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """IN and how to read it."""
+    parser.add_argument("input", metavar="IN", help="a CSV, TSV, JSONL or parquet file, or - for standard input")
+    parser.add_argument("--text-column", required=True, metavar="C", help="the column that holds the documents")
+    parser.add_argument("--format", choices=FORMATS, help="of IN (default: by the end of its name)")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The encoder and how to run it."""
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="M",
+        help="Hub id or folder of an encoder or of a saved SurpriseModel (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--prompt", metavar="TEXT", help='put before every text; E5 models need "query: "')
+    parser.add_argument("--device", metavar="D", help="such as cpu or cuda:0 (default: an accelerator if there is one)")
+    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="of the encoder (default 32)")
+
+
+def positive(text: str) -> int:
+    """An integer, 1 or more."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
+    return value
+
+
+def rounds(text: str) -> int | str:
+    """A number of rounds, or "auto"."""
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of rounds or auto, got {text}")
+    return text if text == "auto" else int(text)
+
+
+def input_format(args: argparse.Namespace) -> str:
+    """Format of IN, given or by its name."""
+    fmt = args.format or tables.format_of(args.input)
+    if fmt is None:
+        what = "standard input" if args.input == STDIN else args.input
+        raise UsageError(f"the format of {what} is unknown: give --format {'|'.join(FORMATS)}")
+    return fmt
+
+
+def output_format(args: argparse.Namespace) -> str:
+    """Format of OUT, given or by its name; csv for standard output."""
+    fmt = args.out_format or ("csv" if args.out is None else tables.format_of(args.out))
+    if fmt is None:
+        raise UsageError(f"the format of {args.out} is unknown: give --out-format {'|'.join(FORMATS)}")
+    return fmt
+
+
+def check_folder(out: str | None) -> None:
+    """Refuse an output that could not be written."""
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise FileNotFoundError(f"no such folder: {Path(out).parent}")
+    if out is not None and Path(out).is_dir():
+        raise IsADirectoryError(f"{out} is a folder")
+
+
+def check_free(names: Sequence[str], rows: Any) -> None:
+    """Refuse new columns whose names are taken."""
+    taken = [name for name in names if name in rows.column_names]
+    if taken:
+        raise UsageError(f"the input has a column {taken[0]!r} already: rename the new ones, as by --prefix predicted_")
+
+
+def given_labels(args: argparse.Namespace) -> str | list[str]:
+    """The labels as given, or the lines of their file."""
+    if args.labels:
+        return args.labels
+    try:
+        lines = Path(args.labels_file).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.labels_file} is not UTF-8 ({error})") from error
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{args.labels_file} holds no label")
+    return [line for line in lines if line.strip()]
+
+
+def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
+    """The model as a pipeline, with its prompt, progress bars as the terminal wants them."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    from .model import SurpriseModel
+    from .pipeline import SurpriseZeroShotPipeline
+
+    try:
+        model = SurpriseModel.from_pretrained(args.model, device=args.device)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"can't load the model {args.model}: {error}") from error
+    # the pipeline would move it to the first accelerator
+    return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
+
+
+def say(message: str) -> None:
+    """A message to standard error."""
+    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 (the command line talks)

@@ -1,0 +1,295 @@
+"""The commands `rank` and `cluster` of `surprise-hf`."""
+
+# ruff: noqa: T201 (the command line talks)
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import tables
+from .arguments import (
+    UsageError,
+    add_input,
+    add_model,
+    check_folder,
+    check_free,
+    given_labels,
+    input_format,
+    load_pipeline,
+    output_format,
+    positive,
+    say,
+    share,
+)
+from .tables import FORMATS
+
+if TYPE_CHECKING:
+    from .model import SurpriseModel
+    from .retrieval import Hit
+
+TABLE = "table"  # for people; the other formats are for programs
+WIDTH = 72  # of texts in a table
+
+RANK = """\
+Rank the documents of a table for one or more texts, by how surprising their similarity is.
+
+The output has one row for each document found, best first: the text searched for, the place, the surprise `score`
+(0 to 1), its `z` in standard deviations, the plain `cosine`, and the columns of the input.
+
+The ensemble is the documents themselves unless --ensemble gives another. A document without text is never found.
+"""
+
+RANK_EPILOG = """\
+examples:
+  surprise-hf rank words.csv --text-column word --query dog
+  surprise-hf rank mail.parquet --text-column body --queries-file questions.txt --k 50 --out found.parquet
+"""
+
+CLUSTER = """\
+Cluster the documents of a table: k-means on their embeddings, then each document to the centroid it is the greatest
+surprise for.
+
+The output has the columns of the input, and `cluster` (a number from 0), `cluster_score` (what the assignment went by,
+larger is nearer) and, with candidate names, `cluster_name` after them. A document without text gets no cluster. A
+summary of the clusters goes to standard error.
+"""
+
+CLUSTER_EPILOG = """\
+examples:
+  surprise-hf cluster mail.csv --text-column body --clusters auto --out grouped.csv --plot groups.png
+  surprise-hf cluster mail.csv --text-column body --clusters 8 --names billing,delivery,praise --out grouped.csv
+"""
+
+
+# --- rank --------------------------------------------------------------------------------------------------------
+
+
+def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `rank`."""
+    parser = commands.add_parser(
+        "rank", help="rank the documents of a table for a text", description=RANK, epilog=RANK_EPILOG,
+        parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_input(parser)
+    queries = parser.add_mutually_exclusive_group(required=True)
+    queries.add_argument("--query", action="append", metavar="TEXT", help="what to search for; repeatable")
+    queries.add_argument("--queries-file", metavar="FILE", help="a file with one text a line")
+    add_model(parser)
+    parser.add_argument("--k", type=positive, default=10, metavar="K", help="documents for each text (default 10)")
+    parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
+    parser.add_argument(
+        "--direction", choices=("documents", "questions"), default="documents",
+        help="documents (default): the paper's way. questions: the cosine's order, scored against --ensemble of"
+        " questions or the texts of this call",
+    )  # fmt: skip
+    parser.add_argument("--engine", default="exact", help="exact (default), faiss-flat, faiss-hnsw or faiss-ivf")
+    parser.add_argument("--min-score", type=share, default=0.0, metavar="X", help="least score, 0 to 1")
+    parser.add_argument("--max-score", type=share, default=1.0, metavar="X", help="largest score, 0 to 1")
+    parser.add_argument("--at-least", metavar="TEXT", help="leave out documents less similar than this text would be")
+    parser.add_argument(
+        "--surprise-weight", type=share, metavar="W",
+        help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
+    )  # fmt: skip
+    _add_output(parser)
+    parser.set_defaults(run=rank)
+
+
+def rank(args: argparse.Namespace) -> None:
+    """Rank the documents of a table."""
+    fmt, out_fmt = input_format(args), _shown_format(args)
+    check_folder(args.out)
+    queries = args.query or _lines(args.queries_file)
+    names = [args.prefix + name for name in ("query", "place", "score", "z", "cosine")]
+    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
+        check_free(names, source.rows)
+        from .ensemble import Ensemble
+        from .retrieval import SurpriseIndex
+
+        ensemble = None if args.ensemble is None else Ensemble.load(args.ensemble)
+        model = load_pipeline(args).model
+        index = SurpriseIndex(model, ensemble, args.engine, args.direction, weight=args.surprise_weight)
+        index.add(source.rows[args.text_column], batch_size=args.batch_size)
+        options = {"min_score": args.min_score, "max_score": args.max_score}
+        found = index.search(queries, args.k, at_least_as_similar_as=args.at_least, **options)
+        if out_fmt == TABLE:
+            _print_hits(queries, found)
+            return
+        import pyarrow as pa
+
+        hits = [(query, place, hit) for query, some in zip(queries, found, strict=True)
+                for place, hit in enumerate(some, start=1)]  # fmt: skip
+        columns = [pa.array([query for query, _, _ in hits], pa.string())]
+        columns.append(pa.array([place for _, place, _ in hits], pa.int64()))
+        columns += [pa.array([round(getattr(hit, name), 6) for _, _, hit in hits], pa.float64())
+                    for name in ("score", "z", "cosine")]  # fmt: skip
+        rows = source.rows.select([int(hit.id) for _, _, hit in hits])
+        _write(args, out_fmt, rows, dict(zip(names, columns, strict=True)))
+
+
+def _print_hits(queries: Sequence[str], found: Sequence[Sequence[Hit]]) -> None:
+    for query, hits in zip(queries, found, strict=True):
+        print(f"\n{_short(query)}\n  score       z  cosine  document")
+        for hit in hits:
+            print(f"{hit.score:7.4f} {hit.z:7.2f} {hit.cosine:7.3f}  {_short(hit.text or '')}")
+        if not hits:
+            print("  nothing found")
+
+
+# --- cluster -----------------------------------------------------------------------------------------------------
+
+
+def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `cluster`."""
+    parser = commands.add_parser(
+        "cluster", help="cluster the documents of a table", description=CLUSTER, epilog=CLUSTER_EPILOG,
+        parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_input(parser)
+    parser.add_argument(
+        "--clusters", required=True, type=_count, metavar="K", help="how many, or auto: the best mean silhouette"
+    )
+    names = parser.add_mutually_exclusive_group()
+    names.add_argument("--names", dest="labels", metavar="A,B,C", help="candidate names for the clusters")
+    names.add_argument("--names-file", dest="labels_file", metavar="FILE", help="a file with one candidate name a line")
+    add_model(parser)
+    parser.add_argument("--assign", choices=("surprise", "cosine", "mixed"), default="surprise")
+    parser.add_argument("--iterate", choices=("cosine", "surprise"), default="cosine", help="in the rounds of k-means")
+    parser.add_argument("--balanced", action="store_true", help="clusters of nearly equal size")
+    parser.add_argument("--mini-batch", type=positive, metavar="N", help="mini-batch k-means, for millions")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    parser.add_argument("--plot", metavar="FILE", help="a picture of the clusters (.png, .svg or .pdf)")
+    parser.add_argument("--layout", choices=("pca", "umap"), default="pca", help="of the picture (default pca)")
+    _add_output(parser)
+    parser.set_defaults(run=cluster)
+
+
+def cluster(args: argparse.Namespace) -> None:
+    """Cluster the documents of a table."""
+    fmt, out_fmt = input_format(args), _shown_format(args)
+    check_folder(args.out)
+    check_folder(args.plot)
+    candidates = [str(x) for x in _candidates(args)] if args.labels or args.labels_file else None
+    names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
+    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
+        check_free(names, source.rows)
+        from .clustering import SurpriseKMeans
+
+        model = load_pipeline(args).model
+        at, texts, emb = _embed(model, source.rows[args.text_column], args.batch_size)
+        fitted = SurpriseKMeans(
+            args.clusters, assign=args.assign, iterate=args.iterate, balanced=args.balanced,
+            batch_size=args.mini_batch, random_state=args.seed,
+        ).fit(emb)  # fmt: skip
+        scores = fitted.transform(emb)[range(len(emb)), fitted.labels_]
+        titles = None
+        if candidates:
+            titles = [found[0] for found in fitted.name_clusters(candidates, model=model)]
+        summary = _summary(fitted.labels_.tolist(), scores.tolist(), texts, titles)
+        if args.plot:
+            from .plots import cluster_map
+
+            labels = titles or [str(i) for i in range(fitted.n_clusters_)]
+            cluster_map(emb, fitted.labels_.tolist(), labels, layout=args.layout).savefig(args.plot)
+        if out_fmt == TABLE:
+            print(summary)
+            return
+        print(summary, file=sys.stderr)
+        _write(
+            args, out_fmt, source.rows, _cluster_columns(names, len(source.rows), at, fitted.labels_, scores, titles)
+        )
+
+
+def _embed(model: SurpriseModel, documents: Any, batch_size: int) -> tuple[list[int], list[str], Any]:
+    """Row numbers, texts and embeddings of the documents that have text."""
+    from .inputs import is_blank, warn_cut
+
+    rows = [(i, text) for i, text in enumerate(documents) if not is_blank(text)]
+    if not rows:
+        raise ValueError("none of the documents has any text")
+    at, texts = [i for i, _ in rows], [text for _, text in rows]
+    emb, cut = model.embed(texts, batch_size=batch_size, rows=at)
+    warn_cut(cut, len(texts), "documents", model.max_seq_length)
+    return at, texts, emb.cpu()
+
+
+def _cluster_columns(
+    names: Sequence[str], count: int, at: Sequence[int], labels: Any, scores: Any, titles: Sequence[str] | None
+) -> dict[str, Any]:
+    import pyarrow as pa
+
+    cells: list[tuple[Any, ...]] = [(None, None, None)] * count
+    for i, label, score in zip(at, labels.tolist(), scores.tolist(), strict=True):
+        cells[i] = (label, round(score, 6), titles[label] if titles else None)
+    kinds = (pa.int64(), pa.float64(), pa.string())
+    return {name: pa.array([cell[column] for cell in cells], kinds[column]) for column, name in enumerate(names)}
+
+
+def _summary(labels: list[int], scores: list[float], texts: list[str], titles: Sequence[str] | None) -> str:
+    """Clusters by size, each with its name and its three most central texts."""
+    members: dict[int, list[int]] = {}
+    for i, label in enumerate(labels):
+        members.setdefault(label, []).append(i)
+    lines = [f"{len(members)} clusters of {len(labels):,} documents"]
+    for label, rows in sorted(members.items(), key=lambda item: -len(item[1])):
+        lines.append(f"\n{label:>4}  {len(rows):,} documents{f': {titles[label]}' if titles else ''}")
+        central = sorted(rows, key=lambda i: -scores[i])[:3]
+        lines += [f"      {_short(texts[i])}" for i in central]
+    return "\n".join(lines)
+
+
+# --- shared ------------------------------------------------------------------------------------------------------
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
+    parser.add_argument(
+        "--out-format", choices=(*FORMATS, TABLE),
+        help="default: by the end of OUT; for standard output a table on a terminal and csv elsewhere",
+    )  # fmt: skip
+    parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
+
+
+def _shown_format(args: argparse.Namespace) -> str:
+    if args.out is None and args.out_format is None and sys.stdout.isatty():
+        return TABLE
+    if args.out is not None and args.out_format == TABLE:
+        raise UsageError("a table is for standard output: leave out --out, or choose another --out-format")
+    return output_format(args)
+
+
+def _write(args: argparse.Namespace, fmt: str, rows: Any, more: dict[str, Any]) -> None:
+    from .jobs import Job
+
+    out = None if args.out is None else Path(args.out)
+    with Job(out, fmt, {"command": args.run.__name__}, resume=False) as job:
+        job.append(tables.encode(rows, 0, len(rows), more, fmt))
+        job.finish()
+    if out is not None:
+        say(f"{out}: {len(rows):,} rows")
+
+
+def _candidates(args: argparse.Namespace) -> list[Any]:
+    from .inputs import as_labels
+
+    return as_labels(given_labels(args))
+
+
+def _lines(path: str) -> list[str]:
+    lines = [line for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} holds no text to search for")
+    return lines
+
+
+def _count(text: str) -> int | str:
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be 1 or more, or auto, got {text}")
+    return text if text == "auto" else int(text)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= WIDTH else text[: WIDTH - 1].rstrip() + "…"

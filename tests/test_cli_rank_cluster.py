@@ -1,0 +1,180 @@
+"""`surprise-hf rank` and `surprise-hf cluster`, on the tiny encoder."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surprise_hf import SurpriseIndex, SurpriseKMeans, tables
+from surprise_hf.model import SurpriseModel
+from tests.test_cli import BLANK, ROWS, TEXTS, Command, read, write
+
+QUERIES = ["dog cat horse", "ball, team"]
+KEPT = [i for i in range(len(TEXTS)) if i not in BLANK]
+
+
+@pytest.fixture
+def command(capsysbinary: Any, st_path: Path) -> Command:
+    return Command(capsysbinary, st_path)
+
+
+@pytest.fixture(scope="module")
+def model(st_path: Path) -> SurpriseModel:
+    return SurpriseModel.from_pretrained(st_path, device="cpu")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return write(tmp_path / "in.csv")
+
+
+def run(command: Command, name: str, table: Path, *args: object) -> int:
+    rest = ("--text-column", "text", "--model", command.model, "--device", "cpu")
+    return command(name, table, *rest, *args)
+
+
+# --- rank --------------------------------------------------------------------------------------------------------
+
+
+def expected(model: SurpriseModel, k: int, weight: float | None = 1, **options: Any) -> list[dict[str, Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = SurpriseIndex(model, weight=weight).add(TEXTS).search(QUERIES, k, **options)
+    return [
+        {"query": query, "place": place, "score": hit.score, "z": hit.z, "cosine": hit.cosine, "row": hit.id}
+        for query, hits in zip(QUERIES, found, strict=True)
+        for place, hit in enumerate(hits, start=1)
+    ]
+
+
+def check(rows: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
+    assert len(rows) == len(want)
+    for row, answer in zip(rows, want, strict=True):
+        assert row["query"] == answer["query"]
+        assert int(row["place"]) == answer["place"]
+        for name in ("score", "z", "cosine"):
+            assert float(row[name]) == pytest.approx(answer[name], abs=2e-4)
+        assert int(row["id"]) == answer["row"]
+        assert row["text"] == TEXTS[answer["row"]]
+
+
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_rank_into_every_format(command: Command, model: SurpriseModel, tmp_path: Path, fmt: str) -> None:
+    source, out = write(tmp_path / f"in.{fmt}"), tmp_path / f"out.{fmt}"
+    queries = [word for query in QUERIES for word in ("--query", query)]
+    assert run(command, "rank", source, *queries, "--k", 4, "--surprise-weight", 1, "--out", out) == 0, command.err
+    rows = read(out.read_bytes(), fmt)
+    assert list(rows[0]) == ["id", "text", "n", "query", "place", "score", "z", "cosine"]
+    check(rows, expected(model, 4))
+    assert "3 of 70 documents have no text" in command.err
+    assert f"{out}: 8 rows" in command.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source.name, out.name])
+
+
+def test_rank_to_standard_output(command: Command, model: SurpriseModel, table: Path) -> None:
+    assert run(command, "rank", table, "--query", QUERIES[0], "--query", QUERIES[1]) == 0
+    check(read(command.out, "csv"), expected(model, 10, weight=None))
+    assert "67 documents" in command.err
+    assert run(command, "rank", table, "--query", QUERIES[0], "--k", 2, "--out-format", "table") == 0
+    lines = command.out.decode().splitlines()
+    assert lines[1:3] == ["dog cat horse", "  score       z  cosine  document"]
+    assert len(lines) == 5
+    assert run(command, "rank", table, "--query", "dog", "--min-score", 1, "--out-format", "table") == 0
+    assert "nothing found" in command.out.decode()
+
+
+def test_rank_options(command: Command, model: SurpriseModel, table: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("\n".join(["", *QUERIES, " "]), encoding="utf-8")
+    file = ("--queries-file", tmp_path / "q.txt", "--surprise-weight", 1)
+    limits = ("--min-score", 0.2, "--max-score", 0.9, "--at-least", "a the of")
+    assert run(command, "rank", table, *file, "--k", 60, *limits, "--prefix", "p_") == 0
+    rows = [{name.removeprefix("p_"): cell for name, cell in row.items()} for row in read(command.out, "csv")]
+    want = expected(model, 60, min_score=0.2, max_score=0.9, at_least_as_similar_as="a the of")
+    check(rows, want)
+    assert 2 < len(want) < 120
+    assert run(command, "rank", table, *file, "--engine", "faiss-flat") == 0
+    check(read(command.out, "csv"), expected(model, 10))
+    ensemble = tmp_path / "e.safetensors"
+    assert run(command, "fit-ensemble", table, "--out", ensemble) == 0
+    assert run(command, "rank", table, *file, "--ensemble", ensemble) == 0
+    check(read(command.out, "csv"), expected(model, 10))
+    assert run(command, "rank", table, *file, "--direction", "questions", "--ensemble", ensemble) == 0
+    cosines = [float(row["cosine"]) for row in read(command.out, "csv")[:10]]
+    assert cosines == sorted(cosines, reverse=True)
+
+
+# --- cluster -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_cluster_into_every_format(command: Command, model: SurpriseModel, tmp_path: Path, fmt: str) -> None:
+    source, out, plot = write(tmp_path / f"in.{fmt}"), tmp_path / f"out.{fmt}", tmp_path / "map.png"
+    names = ["sport", "food", "politics", "music", "weather"]
+    args = ("--clusters", 4, "--names", ",".join(names), "--out", out, "--plot", plot, "--seed", 3)
+    assert run(command, "cluster", source, *args) == 0, command.err
+    rows = read(out.read_bytes(), fmt)
+    assert list(rows[0]) == ["id", "text", "n", "cluster", "cluster_score", "cluster_name"]
+    assert len(rows) == len(ROWS)
+    emb = model.embed([str(TEXTS[i]) for i in KEPT])[0]
+    fitted = SurpriseKMeans(4, random_state=3).fit(emb)
+    titles = [name for (name,) in fitted.name_clusters(names, model=model)]
+    for i, label, scores in zip(KEPT, fitted.labels_.tolist(), fitted.transform(emb), strict=True):
+        assert int(rows[i]["cluster"]) == label
+        assert float(rows[i]["cluster_score"]) == pytest.approx(scores[label], abs=2e-4)
+        assert rows[i]["cluster_name"] == titles[label]
+    assert all(rows[i][name] in (None, "") for i in BLANK for name in ("cluster", "cluster_score", "cluster_name"))
+    assert "4 clusters of 67 documents" in command.err
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_cluster_options(command: Command, table: Path, tmp_path: Path) -> None:
+    assert run(command, "cluster", table, "--clusters", "auto", "--out-format", "table") == 0
+    assert " clusters of 67 documents" in command.out.decode()
+    assert run(command, "cluster", table, "--clusters", 5, "--balanced", "--mini-batch", 32, "--assign", "cosine") == 0
+    rows = read(command.out, "csv")
+    sizes = [[row["cluster"] for row in rows].count(str(label)) for label in range(5)]
+    assert sum(sizes) == 67
+    assert max(sizes) <= 20
+    for extra in (("--assign", "mixed"), ("--iterate", "surprise")):
+        assert run(command, "cluster", table, "--clusters", 3, *extra) == 0
+    (tmp_path / "n.txt").write_text("a, b\nc\n")
+    assert run(command, "cluster", table, "--clusters", 3, "--names-file", tmp_path / "n.txt") == 0
+    assert {row["cluster_name"] for row in read(command.out, "csv")} <= {"a, b", "c", ""}
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_errors(command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "none.txt").write_text("\n \n")
+    taken = write(tmp_path / "taken.csv", [{"text": "a", "score": 1, "cluster": 2}])
+    blank = write(tmp_path / "blank.csv", [{"id": 1, "text": " "}])
+    for code, message, name, source, args in (
+        (2, "required: --clusters", "cluster", table, ()),
+        (2, "must be 1 or more, or auto", "cluster", table, ("--clusters", "many")),
+        (2, "one of the arguments --query --queries-file", "rank", table, ()),
+        (
+            2,
+            "a table is for standard output",
+            "rank",
+            table,
+            ("--query", "x", "--out", "x.csv", "--out-format", "table"),
+        ),
+        (2, "column 'score' already", "rank", taken, ("--query", "x")),
+        (2, "column 'cluster' already", "cluster", taken, ("--clusters", 2)),
+        (1, "holds no text to search for", "rank", table, ("--queries-file", tmp_path / "none.txt")),
+        (1, "no such folder", "cluster", table, ("--clusters", 2, "--plot", tmp_path / "no" / "x.png")),
+        (1, "engine must be one of", "rank", table, ("--query", "x", "--engine", "annoy")),
+        (1, "none of the documents has any text", "cluster", blank, ("--clusters", 2)),
+        (1, "n_samples=67 should be >= n_clusters=68", "cluster", table, ("--clusters", 68)),
+    ):
+        assert run(command, name, source, *args) == code, command.err
+        assert message in command.err
+    monkeypatch.setitem(sys.modules, "umap", None)
+    args = ("--clusters", 2, "--plot", tmp_path / "x.png", "--layout", "umap")
+    assert run(command, "cluster", table, *args) == 1
+    assert "pip install umap-learn" in command.err
