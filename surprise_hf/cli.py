@@ -97,13 +97,16 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
     parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
     parser.add_argument("--multi-label", action="store_true", help="judge each label by itself and list all of them")
-    parser.add_argument("--threshold", type=share, metavar="X", help="least score to list a label, 0 to 1")
+    parser.add_argument("--threshold", type=share, metavar="X", help="1 - the chance of a false label, 0 to 1: nothing is listed below it")
     parser.add_argument("--top-k", type=positive, metavar="K", help="labels to list (default 1; all for multi-label)")
     parser.add_argument(
         "--surprise-weight", type=share, metavar="W",
         help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
     )  # fmt: skip
-    parser.add_argument("--estimator", choices=("gaussian", "quantile", "empirical"), help="default: gaussian")
+    parser.add_argument(
+        "--estimator", choices=("gaussian", "quantile", "empirical", "tail", "auto"),
+        help="default: gaussian; auto with --threshold",
+    )  # fmt: skip
     parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
     parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
     parser.add_argument("--out-format", choices=FORMATS, help="default: by the end of OUT; csv for standard output")

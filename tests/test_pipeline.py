@@ -531,6 +531,7 @@ def test_progress_bar_only_for_a_person_and_more_than_one_batch(pipe, monkeypatc
         lambda self, texts, **kw: shown.append(kw.pop("show_progress_bar", None)) or real(self, texts, **kw),
     )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    transformers.utils.logging.enable_progress_bar()  # whatever the command line's tests left
     for batch_size, expected in ((29, True), (30, False)):
         shown.clear()
         pipe(DOCUMENTS, LABELS, batch_size=batch_size)
