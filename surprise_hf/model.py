@@ -186,14 +186,22 @@ class SurpriseModel(SentenceTransformer):
         model.module_kwargs = encoder.module_kwargs
         return model
 
+    def train(self, mode: bool = True) -> SurpriseModel:
+        """As in every module. Label vectors kept so far are dropped: weights may change now, and not every optimizer
+        tells (a fused AdamW leaves `_version` as it was).
+        """
+        if mode:
+            self._label_vectors = None
+        return super().train(mode)
+
     def can_generate(self) -> bool:
         """No: it encodes."""
         return False
 
     @property
-    def hf_device_map(self) -> dict[str, Any] | None:
-        """Placement by accelerate, of the transformers model inside; None where there is none."""
-        return getattr(self.transformers_model, "hf_device_map", None)
+    def hf_device_map(self) -> dict[str, Any]:
+        """Placement by accelerate, of the transformers model inside; AttributeError where there is none, as there."""
+        return self.transformers_model.hf_device_map  # type: ignore[union-attr, return-value]
 
     # --- embedding -----------------------------------------------------------------------------------------------
 

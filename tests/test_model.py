@@ -232,6 +232,20 @@ def test_a_nan_embedding_names_row_and_text(st_path):
     assert model.ensemble is None
 
 
+def test_label_vectors_follow_every_optimizer(st_path):
+    """A fused AdamW changes weights without raising their version counter."""
+    for fused in (False, True):
+        model = load(st_path)
+        before = model.label_vectors(LABELS, "{}")
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+        model(model.preprocess(["dog"]))["sentence_embedding"].sum().backward()
+        optimizer.step()
+        after = model.label_vectors(LABELS, "{}")
+        assert not torch.allclose(before, after, atol=1e-2)
+        torch.testing.assert_close(after, model.embed(LABELS)[0])
+
+
 # --- ensemble and labels ---------------------------------------------------------------------------------------------
 
 
