@@ -41,7 +41,8 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         labels: the label set, as for `inputs.as_labels`; numbers in the column are then positions in it (or the
             labels themselves, if these are numbers). None takes the names of `feature`, or the labels that occur,
             sorted.
-        feature: of the column in a `datasets.Dataset`; a ClassLabel, or a list of them, names the numbers.
+        feature: of the column in a `datasets.Dataset`; a ClassLabel, or a list of them, names the numbers. Where
+            `labels` has other names, it renames them one by one.
 
     Returns:
         m labels, some of which may occur in no row, and n ascending lists of positions.
@@ -50,8 +51,8 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         ValueError: a label that is not in the set, or of another type; the message names the row.
     """
     rows = [_as_list(value, row) for row, value in enumerate(column)]
-    if labels is None:
-        labels = _class_label(feature)
+    given = _class_label(feature)
+    labels = given if labels is None else labels
     if labels is None:
         if any(isinstance(value, float) for values in rows for value in values):
             raise ValueError("the labels are floats, which mark labels by position: pass the label set as labels=[...]")
@@ -63,7 +64,9 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         labels = sorted(found)
     names = inputs.as_labels(labels)
     place: dict[Any, int] = {name: at for at, name in enumerate(names)}
-    if all(isinstance(name, str) for name in names):
+    if given is not None and set(given.names) <= set(names):
+        place.update({at: place[name] for at, name in enumerate(given.names)})
+    elif all(isinstance(name, str) for name in names):
         place.update({at: at for at in range(len(names))})
     return names, [_positions(values, row, place, len(names)) for row, values in enumerate(rows)]
 

@@ -55,6 +55,10 @@ def test_class_label_features():
     assert read_targets([2, -1], None, ClassLabel(names=names)) == (names, [[2], []])
     assert read_targets([[2, 0], []], None, List(ClassLabel(names=names))) == (names, [[0, 2], []])
     assert read_targets([0], None, Value("int64")) == ([0], [[0]])
+    more = ["z", "q", "x", "y"]  # the same names in another order: by name
+    assert read_targets([2, 0], more, ClassLabel(names=names)) == (more, [[0], [2]])
+    other = ["eks", "why", "zed"]  # other names: one by one
+    assert read_targets([2, 0], other, ClassLabel(names=names)) == (other, [[2], [0]])
 
 
 @pytest.mark.parametrize(

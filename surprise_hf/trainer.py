@@ -1,0 +1,460 @@
+"""SurpriseTrainer: fine-tune an encoder on a few labelled texts, with transformers' Trainer.
+
+A step encodes its documents and the label texts once each and compares all with all (`losses.LabelMatrixLoss`).
+After training the ensemble is fitted anew with the trained weights, so that the saved folder is a pipeline.
+Paper: section 3.2 (training).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from datasets import Dataset, DatasetDict, Features, List, Value
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from . import inputs
+from .few_shot import as_matrix, read_targets
+from .fitted import FittedLabels
+from .losses import LabelMatrixLoss, WeightedFocalLoss
+from .model import CONFIG, FOLDER, SurpriseModel
+
+__all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
+
+TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
+TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")
+LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
+    """TrainingArguments with the defaults of the paper, and what its loss needs.
+
+    Everything that transformers and sentence-transformers accept is accepted here. `num_train_epochs` is a cap:
+    training ends with the first epoch whose mean cross-entropy is below `stop_cross_entropy`.
+
+    References: paper section 3.2.
+    """
+
+    learning_rate: float = _option(1e-4, "The initial learning rate.")
+    weight_decay: float = _option(0.01, "Weight decay of the optimizer.")
+    lr_scheduler_type: str = _option("constant", "The paper has none; a schedule would depend on the cap on epochs.")
+    num_train_epochs: float = _option(20, "Epochs at most.")
+    per_device_train_batch_size: int = _option(16, "Documents in a step.")
+    stop_cross_entropy: float | None = _option(0.3, "Stop after an epoch with a smaller mean; None: only at the cap.")
+    gamma: float = _option(1.0, "Of the focal factor.")
+    epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
+    probability: str = _option("softplus", 'Of a cosine: "softplus", or "relu" as in the paper.')
+    delta: float = _option(1e-10, 'Of "relu".')
+    class_weight: str | None = _option(None, '"balanced" weighs documents by the inverse of their label\'s count.')
+    labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
+    text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
+    label_column: str | None = _option(None, "None looks for label or labels.")
+    weight_column: str | None = _option(None, "Of weights of the training documents.")
+    refine: str | None = _option(None, 'Rounds of refinement when labelling, or "auto".')
+    surprise_weight: float | None = _option(None, "Of the surprise score when labelling; None: by the crossover.")
+
+    def __post_init__(self) -> None:
+        # sentence-transformers would set it in a distributed run, where uneven batches would make the ranks wait;
+        # here they are filled up, so that 3 examples on two ranks are not dropped
+        drop_last, self.dataloader_drop_last = self.dataloader_drop_last, True
+        super().__post_init__()
+        self.dataloader_drop_last = drop_last
+        if self.class_weight not in (None, "balanced"):
+            raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
+        if self.labels_per_step is not None:
+            inputs.positive_int("labels_per_step", self.labels_per_step)
+
+
+class StopOnCrossEntropy(TrainerCallback):
+    """Stops training after the first epoch whose mean cross-entropy is below a threshold, and logs that mean.
+
+    The mean is over the epoch's batches (those after a resumed checkpoint), of all processes. SurpriseTrainer adds
+    one by itself.
+
+    References: paper section 3.2, "Convergence".
+    """
+
+    def __init__(self, trainer: SurpriseTrainer, threshold: float | None = 0.3) -> None:
+        self.trainer, self.threshold = trainer, threshold
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Start counting."""
+        del args, state
+        self.trainer.loss.take_total()
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Every process decides on the same sum."""
+        del args, state
+        total, batches = self.trainer.accelerator.reduce(self.trainer.loss.take_total(), reduction="sum").tolist()
+        if batches:
+            mean = total / batches
+            self.trainer.log({"cross_entropy": round(mean, 4)})
+            if self.threshold is not None and mean < self.threshold:
+                control.should_training_stop = True
+        return control
+
+
+@dataclass
+class LabelCollator(SentenceTransformerDataCollator):
+    """Tokenised documents, their labels as a boolean matrix, and their weights."""
+
+    label_count: int = 0
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch."""
+        batch = super().__call__([{TEXT: row[TEXT]} for row in features])
+        batch["label"] = as_matrix([row[LABEL] for row in features], self.label_count)
+        if WEIGHT in features[0]:
+            batch["sample_weight"] = torch.tensor([row[WEIGHT] for row in features])
+        return batch
+
+
+class SurpriseTrainer(SentenceTransformerTrainer):
+    """Fine-tunes an encoder so that documents lie near the texts of their labels.
+
+    Args:
+        model: a SurpriseModel or SentenceTransformer (its modules are trained in place), or None with `model_init`.
+        args: SurpriseTrainingArguments.
+        train_dataset: rows with a text and its label (a name, a number, a ClassLabel, a list of these, or nothing),
+            as a `datasets.Dataset`, a DataFrame, or dicts. See `few_shot.read_targets`. Blank texts are left out.
+        eval_dataset: the same, or a dict of several.
+        labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
+        hypothesis_template: what to embed for a label; None takes the model's.
+        ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model. None:
+            the training texts.
+        compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
+        kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
+            WeightedFocalLoss.
+
+    After `train` the model holds labels, template and ensemble, and `save_model` saves them: checkpoints too are
+    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`.
+
+    Example:
+        >>> trainer = SurpriseTrainer(model=SurpriseModel("sentence-transformers/all-MiniLM-L6-v2"),
+        ...                           args=SurpriseTrainingArguments(output_dir="news"), train_dataset=rows)
+        >>> trainer.train()
+        >>> trainer.save_model()
+
+    References: paper section 3.2; docs/training.md.
+    """
+
+    training_args_class = SurpriseTrainingArguments
+    loss_is_scaled_for_ga = False  # a batch's mean: without this, accumulation over n batches counts it n-fold
+    model: SurpriseModel
+    loss: LabelMatrixLoss  # type: ignore[assignment]
+    args: SurpriseTrainingArguments
+
+    def __init__(
+        self,
+        model: SentenceTransformer | None = None,
+        args: SurpriseTrainingArguments | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        *,
+        labels: Any = None,
+        hypothesis_template: str | None = None,
+        ensemble: Any = None,
+        loss: WeightedFocalLoss | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = SurpriseTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        self.labels = None if labels is None else inputs.as_labels(labels)
+        self.template, self.ensemble = hypothesis_template, ensemble
+        self._focal, self._metrics, self._columns = loss, compute_metrics, args
+        self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
+        train_dataset = self.preprocess_dataset(train_dataset, "train")
+        eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
+        if self.labels is None:
+            raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
+        model = None if model is None else self._as_model(model)
+        super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
+
+    def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
+        """With labels and template stored, and one prompt for documents and labels."""
+        model = SurpriseModel.from_encoder(model)
+        prompts = self._columns.prompts
+        if isinstance(prompts, dict) and prompts:
+            raise ValueError("documents and labels share one prompt: give prompts as a string, or a model with one")
+        if prompts:
+            model.prompts["surprise"] = str(prompts)
+            model.default_prompt_name = "surprise"
+        template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
+        if not isinstance(template, str):
+            raise ValueError("training takes one hypothesis_template; average several when labelling")
+        self.template = template
+        refine = self._columns.refine
+        rounds = int(refine) if refine is not None and str(refine).isdigit() else refine
+        return model.set_labels(self.labels, template, refine=rounds, weight=self._columns.surprise_weight)
+
+    def call_model_init(self, trial: Any = None) -> SurpriseModel:
+        """A fresh model for each search trial, prepared as the one given would be."""
+        return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
+
+    # --- data ----------------------------------------------------------------------------------------------------
+
+    def preprocess_dataset(self, dataset: Any = None, dataset_name: str | None = None) -> Any:
+        """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
+
+        Raises:
+            ValueError: a column is not found, or a label is not in the label set; the message names the row.
+        """
+        if dataset is None or (self.labels and getattr(dataset, "_surprise_labels", None) is self.labels):
+            return dataset
+        if isinstance(dataset, dict) and not isinstance(dataset, Dataset):
+            return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
+        rows, name = _as_dataset(dataset), dataset_name or "given"
+        text_column = self._find(rows, name, self._columns.text_column, TEXT_COLUMNS, "text")
+        label_column = self._find(rows, name, self._columns.label_column, LABEL_COLUMNS, "label")
+        assert text_column is not None
+        texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_column])]
+        columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
+        features = {TEXT: Value("string"), LABEL: List(Value("int64"))}
+        if label_column is not None:
+            found, columns[LABEL] = read_targets(rows[label_column], self.labels, rows.features[label_column])
+            self.labels = found if self.labels is None else self.labels
+        if self._columns.weight_column in rows.column_names:
+            columns[WEIGHT], features[WEIGHT] = rows[self._columns.weight_column], Value("float32")
+        prepared = Dataset.from_dict(columns, Features(features))
+        blank = sum(map(inputs.is_blank, texts))
+        if blank and dataset_name == "train":
+            warnings.warn(f"{blank} of the {len(texts)} training texts are blank and left out", stacklevel=3)
+            prepared = prepared.filter(lambda text: not inputs.is_blank(text), input_columns=TEXT)
+        if dataset_name == "train" and not len(prepared):
+            raise ValueError("the training set has no text to train on")
+        prepared._surprise_labels = self.labels  # noqa: SLF001 (so that it is not prepared twice)
+        return prepared
+
+    @staticmethod
+    def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
+        have = rows.column_names
+        if given is not None and given in have:
+            return given
+        if given is not None and what == "text":
+            raise ValueError(f"the {name} dataset has no column {given!r}; it has {', '.join(have)}")
+        found = [] if given is not None else [column for column in usual if column in have]
+        if found:
+            return found[0]
+        if what == "text":
+            strings = [c for c, f in rows.features.items() if getattr(f, "dtype", "") in ("string", "large_string")]
+            strings = [column for column in strings if column not in LABEL_COLUMNS]
+            if len(strings) != 1:
+                raise ValueError(
+                    f"which column of the {name} dataset holds the texts ({', '.join(have)})? Set text_column"
+                )
+            return strings[0]
+        if name in ("train", "eval"):
+            raise ValueError(
+                f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column"
+            )
+        return None
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> LabelCollator:
+        """Documents are tokenised with the model's prompt."""
+        del processing_class
+        assert self.labels is not None
+        return LabelCollator(
+            preprocess_fn=model.preprocess,
+            router_mapping=args.router_mapping,
+            prompts=model._default_prompt or None,  # noqa: SLF001
+            label_count=len(self.labels),
+        )
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As in the base class, but in a distributed run the last batches are filled up from the first."""
+        if self.args.world_size == 1 or self.train_dataset is None:
+            return super().get_train_dataloader()
+        self.accelerator.even_batches = True
+        loader = self._build_dataloader(self.train_dataset, self.args.train_batch_size, dataset_kind="train")
+        self._train_dataloader = self.accelerator.prepare(loader)
+        return self._train_dataloader
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Rows to predict need no label column."""
+        return super().get_test_dataloader(self.preprocess_dataset(test_dataset, "test"))
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def get_default_loss(self, model: Any) -> LabelMatrixLoss:
+        """The loss of the arguments over this label set."""
+        args, focal = self._columns, self._focal
+        assert self.labels is not None
+        assert isinstance(self.template, str)
+        if focal is None:
+            weight = self._balanced() if args.class_weight == "balanced" else None
+            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, weight)
+        most = LABELS_PER_DOCUMENT * args.train_batch_size * args.world_size
+        return LabelMatrixLoss(
+            model,
+            inputs.hypotheses(self.labels, self.template),
+            focal,
+            most if args.labels_per_step is None else args.labels_per_step,
+            model._default_prompt or None,  # noqa: SLF001
+        )
+
+    def _balanced(self) -> Tensor:
+        """(m,) weights n / (labels that occur * count), 1 on average over the labelled documents."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        count = as_matrix(self.train_dataset[LABEL], len(self.labels)).sum(dim=0).double()
+        return torch.where(count > 0, count.sum() / (count > 0).sum() / count.clamp(min=1), 1.0)
+
+    def collect_features(self, inputs: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+        """Features of the documents, and targets with weights."""
+        features, positive = super().collect_features(inputs)
+        return features, (positive, inputs.get("sample_weight"))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in every Trainer; afterwards the model's ensemble belongs to the trained weights."""
+        self._fit_step = None
+        self.model.set_ensemble(None)
+        result = super().train(*args, **kwargs)
+        self._refit()
+        return result
+
+    def _refit(self) -> None:
+        """Fit the model's ensemble, unless it was at this step."""
+        documents = self.ensemble
+        if documents is None and self.train_dataset is not None:
+            documents = self.train_dataset[TEXT]
+        if documents is not None and self._fit_step != self.state.global_step:
+            self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+            self._fit_step = self.state.global_step
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """The model as a folder for the pipeline. The arguments are not pickled beside it."""
+        del state_dict
+        if self.is_in_train:
+            self._refit()
+        self.model.save_pretrained(str(output_dir or self.args.output_dir))
+
+    def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
+        """Weights, ensemble and labels; the base class loads the weights alone."""
+        super()._load_from_checkpoint(checkpoint_path)
+        if Path(checkpoint_path, FOLDER, CONFIG).exists():
+            name = self.model.encoder_name
+            self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001
+            self.model.encoder_name = self.model.encoder_name or name
+            if self.model.candidate_labels != self.labels:
+                raise ValueError(
+                    f"{checkpoint_path} was trained for other labels: {self.model.candidate_labels}, not {self.labels}"
+                )
+        self._fit_step = None
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Loss, and accuracy and macro F1 of the decisions by cosine and by surprise.
+
+        Every document and label is encoded once, on every process. The ensemble is that given to the trainer, else
+        the evaluated documents themselves, as in the paper. A document with r labels gets the r best ones, so that
+        for r = 1 this is the usual accuracy; documents without a label count in the loss only.
+
+        Returns:
+            predictions (n, m) float32 scores, label_ids (n, m) bool, and metrics <prefix>_loss,
+            <prefix>_cross_entropy, <prefix>_cosine_accuracy, <prefix>_cosine_f1, <prefix>_surprise_accuracy,
+            <prefix>_surprise_f1, those of `compute_metrics` and of the evaluator.
+        """
+        rows = dataloader.dataset
+        metrics: dict[str, float] = {}
+        if self.evaluator is not None or not isinstance(rows, Dataset):
+            output = super().evaluation_loop(
+                DataLoader(cast("Any", [])), description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+            metrics = dict(output.metrics or {})
+            if not isinstance(rows, Dataset):
+                return output
+        assert self.labels is not None
+        texts = list(rows[TEXT])
+        positive = as_matrix(rows[LABEL], len(self.labels))
+        emb, _ = self.model.embed(texts, batch_size=self.args.eval_batch_size)
+        vectors = self.model.label_vectors(self.labels, self.model.hypothesis_template).to(emb.device)
+        found = {}
+        with torch.no_grad():
+            if positive.any():
+                loss, cross_entropy = self.loss.focal(emb, vectors, positive.to(emb.device))
+                found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
+            fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
+            k = max(int(positive.sum(dim=1).max()), 1) if texts else 1
+            decided = {
+                "cosine": torch.topk(fitted.psi(emb), k, dim=1).indices,
+                "surprise": fitted.rank(emb, k)[1],
+            }
+            scores = fitted.score(emb).float().cpu().numpy()
+        for way, best in decided.items():
+            if positive.any():
+                found |= {f"{way}_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()}
+        if self._metrics is not None:
+            found |= self._metrics(EvalPrediction(predictions=scores, label_ids=positive.numpy()))
+        metrics |= {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        return EvalLoopOutput(scores, positive.numpy(), metrics, len(texts))
+
+    def _context(self, texts: Sequence[str], emb: Tensor) -> Any:
+        if self.ensemble is not None:
+            self._refit()
+            return self.model.ensemble
+        kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
+        return emb[kept] if kept else emb
+
+
+def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
+    """Of documents with r labels, the r best (r = 1: the usual measures); documents without are left out.
+
+    Args:
+        best: (n, k) int64, label indices, best first, k at least the most labels of a document.
+        positive: (n, m) bool.
+
+    Returns:
+        accuracy: mean share of a document's labels that were found.
+        f1: macro F1, the mean over the labels that occur or were given.
+    """
+    count = positive.sum(dim=1)
+    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
+    given = torch.zeros_like(positive).scatter_(1, best, wanted)
+    found = given & positive
+    accuracy = (found.sum(dim=1) / count.clamp(min=1))[count > 0].double().mean()
+    size = (given.sum(dim=0) + positive.sum(dim=0)).double()
+    f1 = (2 * found.sum(dim=0) / size.clamp(min=1))[size > 0].mean()
+    return {"accuracy": float(accuracy), "f1": float(f1)}
+
+
+def _as_dataset(rows: Any) -> Dataset:
+    """Any kind of table, read into memory."""
+    if isinstance(rows, Dataset):
+        return rows
+    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+        return Dataset.from_pandas(rows, preserve_index=False)
+    listed = list(rows)
+    if not all(isinstance(row, dict) for row in listed):
+        raise ValueError("a dataset must be a datasets.Dataset, a DataFrame, or dicts with a text and a label each")
+    features = getattr(rows, "features", None)
+    return Dataset.from_list(listed, features=features if isinstance(features, Features) else None)
