@@ -263,7 +263,8 @@ def cluster_map(
         embeddings: (n, d) floating; at most 20,000 of them are drawn, a random sample.
         clusters: (n,) number of each document's cluster.
         names: of the clusters, by number.
-        layout: "pca", or "umap" where umap-learn is installed; of unit rows, with cosine distances.
+        layout: "pca", the plane that holds most of the variance between the clusters (of the documents, for fewer
+            than three clusters); or "umap", where umap-learn is installed. Both of unit rows.
         seed: of the sample and the layout.
 
     Raises:
@@ -278,7 +279,13 @@ def cluster_map(
     keep = shuffled(rows, seed)[:20_000]
     rows, where = rows[keep], where[keep]
     if layout == "pca":
-        _, _, axes_of = torch.linalg.svd(rows[:4096] - rows[:4096].mean(dim=0), full_matrices=False)
+        if len(names) > 2:
+            sums = torch.zeros(len(names), rows.shape[1], dtype=rows.dtype).index_add_(0, where, rows)
+            sizes = where.bincount(minlength=len(names)).clamp(min=1).unsqueeze(1)
+            basis = (sums / sizes - rows.mean(dim=0)) * sizes.sqrt()
+        else:
+            basis = rows[:4096] - rows[:4096].mean(dim=0)
+        _, _, axes_of = torch.linalg.svd(basis, full_matrices=False)
         plane = torch.nn.functional.pad((rows - rows.mean(dim=0)) @ axes_of[:2].T, (0, max(0, 2 - len(axes_of))))
     else:
         try:
@@ -289,7 +296,7 @@ def cluster_map(
     with _style() as pyplot:
         figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
         colours = pyplot.get_cmap("turbo")(torch.linspace(0.05, 0.95, len(names)).numpy())
-        size = min(14.0, max(2.0, 6000 / len(rows)))
+        size = min(16.0, max(3.0, 20_000 / len(rows)))
         for number, (name, colour) in enumerate(zip(names, colours, strict=True)):
             points = plane[where == number].numpy()
             if len(points):

@@ -114,7 +114,7 @@ def test_errors() -> None:
 def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
     documents = torch.cat((rows(40) + 5, rows(30, seed=1) - 5))
     where = [0] * 40 + [2] * 30
-    figure = plots.cluster_map(documents, where, ["left", "empty", "right"])
+    figure = plots.cluster_map(documents, [x // 2 for x in where], ["left", "right"])
     figure.savefig("/dev/null", format="png")
     axes = figure.axes[0]
     assert [len(points.get_offsets()) for points in axes.collections] == [40, 30]
@@ -126,6 +126,14 @@ def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
     np.testing.assert_allclose(sorted(np.abs(drawn[:, 0])), sorted(np.abs(plane[:, 0])), atol=1e-4)
     np.testing.assert_allclose(sorted(np.abs(drawn[:, 1])), sorted(np.abs(plane[:, 1])), atol=1e-4)
     plots.cluster_map(rows(3, dim=1), [0, 0, 0], ["one"])
+    # three clusters: the plane through their means, one of them empty
+    three = plots.cluster_map(documents, where, ["left", "empty", "right"])
+    assert [text.get_text() for text in three.axes[0].texts] == ["left", "right"]
+    means = np.stack([unit[:40].mean(dim=0).numpy(), unit[40:].mean(dim=0).numpy()])
+    apart = three.axes[0].collections[0].get_offsets().mean(axis=0) - three.axes[0].collections[1].get_offsets().mean(
+        axis=0
+    )
+    np.testing.assert_allclose(np.linalg.norm(apart), np.linalg.norm(means[0] - means[1]), rtol=1e-3)
     for arguments, message in (
         ((documents, where, ["left"]), "do not fit"),
         ((documents, where[1:], ["a", "b", "c"]), "do not fit"),
