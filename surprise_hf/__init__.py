@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._register import register_when_imported
 
 if TYPE_CHECKING:
+    from . import metrics
     from .clustering import SurpriseKMeans
     from .ensemble import Ensemble
     from .few_shot import pseudo_label
@@ -46,12 +47,15 @@ __all__ = [
     "SurpriseZeroShotPipeline",
     "WeightedFocalLoss",
     "__version__",
+    "metrics",
     "pseudo_label",
     "surprise",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return importlib.import_module(f"{__name__}.metrics")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,1 @@
+"""An `evaluate` module; the folder, as it is, is a Space."""
