@@ -97,7 +97,12 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
     parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
     parser.add_argument("--multi-label", action="store_true", help="judge each label by itself and list all of them")
-    parser.add_argument("--threshold", type=share, metavar="X", help="1 - the chance of a false label, 0 to 1: nothing is listed below it")
+    parser.add_argument(
+        "--threshold",
+        type=share,
+        metavar="X",
+        help="1 - the chance of a false label, 0 to 1: nothing is listed below it",
+    )
     parser.add_argument("--top-k", type=positive, metavar="K", help="labels to list (default 1; all for multi-label)")
     parser.add_argument(
         "--surprise-weight", type=share, metavar="W",
