@@ -10,7 +10,9 @@ moments cannot give (medians, quantiles, ranks) comes from a uniform sample of i
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -323,11 +325,18 @@ class Ensemble:
 
         return diagnose(self, queries, labels, **options)
 
+    def without_reservoir(self) -> Ensemble:
+        """The same statistics without the sample, whose rows are embeddings of single documents."""
+        bare = Ensemble(self.dim, 0, self.normalize, self.encoder, self.seed, self.device)
+        bare.count, bare.mean, bare.scatter = self.count.clone(), self.mean.clone(), self.scatter.clone()
+        bare._eps = self._eps
+        return bare
+
     # --- files ---------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file: count, mean, scatter, the sample, and what they are. Replaces whole or not."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         metadata = {
             "format": FORMAT,
@@ -342,7 +351,8 @@ class Ensemble:
         tensors = {"count": self.count, "mean": self.mean, "scatter": self.scatter}
         tensors |= {"reservoir": self._rows, "priority": self._priority}
         partial = Path(f"{os.fspath(path)}.partial")
-        save_file({name: x.contiguous() for name, x in tensors.items()}, partial, metadata=metadata)
+        data = save({name: x.cpu().contiguous() for name, x in tensors.items()}, metadata=metadata)
+        partial.write_bytes(_in_order(data))
         partial.replace(path)
 
     @classmethod
@@ -396,6 +406,54 @@ class Ensemble:
             )
         return ens
 
+    def push_to_hub(self, repo_id: str, *, reservoir: bool = False, **kwargs: Any) -> str:
+        """Share the statistics as a repository of their own.
+
+        Args:
+            repo_id: owner/name.
+            reservoir: send the sample too, which holds embeddings of single documents. Without it the estimators that
+                need rows (weights below 1, quantiles, ranks, refinement) are not to be had from the copy.
+            kwargs: of `hub.upload`: private, token, revision, commit_message.
+
+        Returns:
+            The address of the commit.
+        """
+        from .hub import upload
+        from .model_card import ensemble_card
+
+        ensemble = self if reservoir else self.without_reservoir()
+        with tempfile.TemporaryDirectory() as folder:
+            ensemble.save(Path(folder, FILE))
+            Path(folder, "README.md").write_text(ensemble_card(ensemble, repo_id), encoding="utf-8")
+            return upload(folder, repo_id, **{"commit_message": "Add ensemble", **kwargs})
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        *,
+        dim: int | None = None,
+        encoder: str | None = None,
+        device: torch.device | str = "cpu",
+        **kwargs: Any,
+    ) -> Ensemble:
+        """Open what `push_to_hub` sent, or the ensemble of a SurpriseModel's repository or folder.
+
+        Args:
+            name_or_path: Hub id or folder.
+            dim, encoder, device: as for `load`.
+            kwargs: of `hub.download`: revision, token, cache_dir, local_files_only.
+
+        Raises:
+            OSError: no such repository, or it holds no ensemble.
+            ValueError: as `load`.
+        """
+        from .hub import download
+
+        return cls.load(download(name_or_path, (FILE, f"surprise/{FILE}"), **kwargs), dim, encoder, device)
+
+
+FILE = "ensemble.safetensors"
 
 _STORED = {
     "count": "count",
@@ -404,6 +462,16 @@ _STORED = {
     "reservoir": "_rows",
     "priority": "_priority",
 }
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with its metadata sorted: else its bytes differ each time, and the Hub takes it for new."""
+    length = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[length:]
 
 
 def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -1,44 +1,27 @@
-"""SurpriseModel: a SentenceTransformer that carries its ensemble, its labels and their template.
-
-What it adds lives in the subfolder `surprise/` of the repository, which modules.json does not name: plain
-SentenceTransformer opens the same folder and gives the same embeddings.
-
-    surprise/config.json          format version, dimension, encoder, labels, template, options
-    surprise/ensemble.safetensors Ensemble.save
-    surprise/labels.safetensors   the fitted labels, and the embedding of one fixed text to know the encoder by
-"""
+"""SurpriseModel: a SentenceTransformer that carries its ensemble, its labels and their template."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.util import load_file_path
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from . import inputs, windows
 from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels
-from .inputs import BATCH_SIZE, DEFAULT_TEMPLATE, Label
+from .inputs import BATCH_SIZE, Label
+from .model_files import PROBE, ModelFiles, in_subfolder
 from .ops import unit_rows
 
 __all__ = ["SurpriseModel"]
-
-FOLDER = "surprise"
-CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safetensors"
-FORMAT, VERSION = "surprise_hf.model", 1
-
-PROBE = "The quick brown fox jumps over the lazy dog."
-SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
 
 CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
 
@@ -63,7 +46,7 @@ class UnitRows(nn.Module):
         return nn.functional.normalize(x, dim=-1)
 
 
-class SurpriseModel(SentenceTransformer):
+class SurpriseModel(ModelFiles):
     """A sentence encoder with an ensemble of documents and a set of labels.
 
     Opens any sentence-transformers repository, any folder saved by this class, and any encoder that transformers
@@ -76,6 +59,7 @@ class SurpriseModel(SentenceTransformer):
         fitted: the stored labels frozen against the ensemble, or None while either is missing.
         fit_options: the scoring options that `fitted` was made with.
         encoder_name: Hub id of the encoder where known.
+        report: what the model card tells beside: training arguments and evaluation results (`record_results`).
         long_texts: "truncate" (what the encoder does with a text longer than its window) or "window": embed it in
             pieces and take their mean, weighted by tokens. Saved with the ensemble and labels.
 
@@ -93,17 +77,8 @@ class SurpriseModel(SentenceTransformer):
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
         super().__init__(model_name_or_path, **kwargs)
-        self.ensemble: Ensemble | None = None
-        self.candidate_labels: list[Label] | None = None
-        self.hypothesis_template: inputs.Template = DEFAULT_TEMPLATE
-        self.fitted: FittedLabels | None = None
-        self.fit_options: dict[str, Any] = {}
-        self.encoder_name: str | None = None
-        self.long_texts = "truncate"
-        self._probe: Tensor | None = None
         self._full: list[str] | None = None
         self._label_vectors: tuple[Any, Tensor] | None = None
-        self._given: tuple[list[str], Tensor] | None = None  # vectors of the stored labels' texts, from examples
         self.eval()
         if model_name_or_path:
             names = ("token", "cache_folder", "revision", "local_files_only")
@@ -121,6 +96,7 @@ class SurpriseModel(SentenceTransformer):
         device_map: Any = None,
         model_kwargs: dict[str, Any] | None = None,
         cache_dir: str | None = None,
+        subfolder: str = "",
         revision: str | None = None,
         token: bool | str | None = None,
         trust_remote_code: bool | None = None,
@@ -137,6 +113,7 @@ class SurpriseModel(SentenceTransformer):
             device_map: as for `AutoModel.from_pretrained`.
             model_kwargs: for `AutoModel.from_pretrained`; keyword arguments unknown here are added to it.
             cache_dir: of the Hub downloads.
+            subfolder: of the repository or folder, that holds the model.
             revision: branch, tag or commit, of the encoder and of `surprise/` alike.
             token: for a private repository.
             trust_remote_code: run code that the repository holds.
@@ -154,9 +131,12 @@ class SurpriseModel(SentenceTransformer):
         if device is None and _from_pipeline is not None and "device_map" not in for_model:
             device = "cpu"  # the pipeline moves the model itself
         SurpriseModel._load_error = None
+        where = os.fspath(name_or_path)
         try:
+            if subfolder:
+                where = in_subfolder(where, subfolder, cache_dir, revision, token, local_files_only)
             return cls(
-                os.fspath(name_or_path),
+                where,
                 device=None if device is None else str(device),
                 model_kwargs=for_model or None,
                 revision=revision,
@@ -434,118 +414,6 @@ class SurpriseModel(SentenceTransformer):
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
         return nn.Sequential(UnitRows(), linear).eval()
-
-    # --- files ---------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it."""
-        super().save(os.fspath(path), *args, **kwargs)
-        folder = Path(path, FOLDER)
-        if self.ensemble is None and self.candidate_labels is None:
-            for name in (CONFIG, ENSEMBLE, LABELS):  # of a model saved here before
-                (folder / name).unlink(missing_ok=True)
-            return
-        from safetensors.torch import save_file
-
-        folder.mkdir(exist_ok=True)
-        state = {} if self.fitted is None else self.fitted.state()
-        tensors = {name: value.cpu().contiguous() for name, value in state.items() if isinstance(value, Tensor)}
-        if self._given is not None:
-            tensors["vectors"] = self._given[1].cpu().contiguous()
-        probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
-        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
-        if self.ensemble is None:
-            (folder / ENSEMBLE).unlink(missing_ok=True)
-        else:
-            self.ensemble.save(folder / ENSEMBLE)
-        config = {
-            "format": FORMAT,
-            "version": VERSION,
-            "dim": self.dim,
-            "encoder": self.encoder_name,
-            "hypothesis_template": self.hypothesis_template,
-            "long_texts": self.long_texts,
-            "candidate_labels": None if self.candidate_labels is None else inputs.as_json(self.candidate_labels),
-            "fit_options": self.fit_options,
-            "fitted": {name: value for name, value in state.items() if name not in tensors},
-            "ensemble": None if self.ensemble is None else len(self.ensemble),
-        }
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (folder / CONFIG).write_text(text, encoding="utf-8")
-
-    def _load_surprise(self, name_or_path: str, hub: dict[str, Any]) -> None:
-        is_folder = Path(name_or_path).is_dir()
-        self.encoder_name = None if is_folder else name_or_path
-        if not is_folder and "/" not in name_or_path:
-            return  # a short name of an official repository; those carry no ensemble
-
-        def find(name: str) -> str | None:
-            return load_file_path(name_or_path, name, subfolder=FOLDER, **hub)
-
-        config_path = find(CONFIG)
-        if config_path is None:
-            return
-        where = f"{name_or_path}/{FOLDER}"
-        try:
-            self._read_surprise(Path(config_path), find)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise ValueError(
-                f"{where} can't be used: {reason}. Fit and save the model again, or remove that folder to use the"
-                " encoder without it"
-            ) from error
-
-    def _read_surprise(self, config_path: Path, find: Any) -> None:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict) or config.get("format") != FORMAT:
-            raise ValueError(f"{CONFIG} was not written by surprise_hf")
-        if not isinstance(config["version"], int) or config["version"] > VERSION:
-            raise ValueError(f"it has format {config['version']}, newer than the {VERSION} known here: upgrade")
-        if config["dim"] != self.dim:
-            raise ValueError(
-                f"it belongs to an encoder with {config['dim']} dimensions"
-                f"{' (' + config['encoder'] + ')' if config['encoder'] else ''}, and this one gives {self.dim}"
-            )
-        tensors = _read_tensors(find(LABELS))
-        self._probe = tensors.pop("probe")
-        likeness = float(torch.cosine_similarity(self._probe, self._encode([PROBE])[0].cpu(), dim=0))
-        if not likeness >= SAME_ENCODER:
-            raise ValueError(
-                "it belongs to another encoder, or to this one before it was trained"
-                f" (they embed one text with a cosine of {likeness:.2f})"
-            )
-        self.encoder_name = config["encoder"] or self.encoder_name
-        self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
-        self.long_texts = windows.check_long_texts(config.get("long_texts", "truncate"))
-        labels = config["candidate_labels"]
-        self.candidate_labels = None if labels is None else inputs.as_labels(labels)
-        vectors = tensors.pop("vectors", None)
-        if vectors is not None and self.candidate_labels is not None:
-            self._given = inputs.hypotheses(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
-        self.fit_options = dict(config["fit_options"])
-        if config["ensemble"] is not None:
-            ensemble_path = find(ENSEMBLE)
-            if ensemble_path is None:
-                raise ValueError(f"{ENSEMBLE} is missing")
-            self.ensemble = Ensemble.load(ensemble_path, dim=self.dim)
-            if len(self.ensemble) != config["ensemble"]:
-                raise ValueError(f"{ENSEMBLE} holds {len(self.ensemble)} documents, not {config['ensemble']}")
-        if config["fitted"]:
-            self.fitted = FittedLabels.from_state({**config["fitted"], **tensors})
-            if self.candidate_labels is None or self.fitted.queries.shape != (len(self.candidate_labels), self.dim):
-                raise ValueError(f"{LABELS} and {CONFIG} don't fit together")
-
-
-def _read_tensors(path: str | None) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if path is None:
-        raise ValueError(f"{LABELS} is missing")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{LABELS} is damaged ({error})") from error
 
 
 def progress_wanted() -> bool:

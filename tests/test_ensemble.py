@@ -359,14 +359,39 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "e"
     Ensemble.from_embeddings(rows(20)).save(path)
 
-    def fail(_tensors, target, **_kwargs) -> None:
-        Path(target).write_bytes(b"half a fi")
+    write = Path.write_bytes
+
+    def fail(target, data) -> None:
+        write(target, data[:9])
         raise OSError("disk full")
 
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="disk full"):
         Ensemble.from_embeddings(rows(30)).save(path)
     assert len(Ensemble.load(path)) == 20
+
+
+def test_the_same_ensemble_is_the_same_bytes(tmp_path: Path) -> None:
+    """safetensors writes metadata in an order of its own each time; the Hub would take the file for a new one."""
+    ensemble = Ensemble.from_embeddings(rows(20), encoder="me/encoder")
+    for i in range(8):
+        ensemble.save(tmp_path / str(i))
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
+def test_without_the_reservoir_moments_stay(tmp_path: Path) -> None:
+    ensemble = Ensemble.from_embeddings(rows(20), encoder="me/encoder")
+    bare = ensemble.without_reservoir()
+    assert len(ensemble.reservoir) == 20
+    assert len(bare.reservoir) == 0
+    assert bare.encoder == "me/encoder"
+    for ours, theirs in zip(bare.moments(rows(3)), ensemble.moments(rows(3)), strict=True):
+        assert torch.equal(ours, theirs)
+    bare.save(tmp_path / "bare")
+    ensemble.save(tmp_path / "whole")
+    assert (tmp_path / "bare").stat().st_size < (tmp_path / "whole").stat().st_size
+    bare.update(rows(5))
+    assert (len(bare), len(ensemble), len(bare.reservoir)) == (25, 20, 0)
 
 
 # --- ranks -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from surprise_hf import Ensemble, SurpriseModel, windows
+from surprise_hf import Ensemble, SurpriseModel, model_files, windows
 from surprise_hf import model as model_module
 
 DOCUMENTS = [
@@ -461,7 +461,7 @@ def test_the_state_survives_deepcopy_and_moves(st_path):
 
 def test_files_beside_the_encoder_come_from_the_same_revision(monkeypatch):
     asked = []
-    monkeypatch.setattr(model_module, "load_file_path", lambda *args, **kwargs: asked.append((args, kwargs)))
+    monkeypatch.setattr(model_files, "load_file_path", lambda *args, **kwargs: asked.append((args, kwargs)))
     monkeypatch.setattr(SentenceTransformer, "__init__", lambda self, *_, **__: torch.nn.Module.__init__(self))
     hub = {"revision": "v1", "token": "secret", "local_files_only": True}
     model = SurpriseModel.from_pretrained("me/x", cache_dir="cache", **hub)

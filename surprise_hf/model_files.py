@@ -1,0 +1,242 @@
+"""The files of a SurpriseModel, its model card and its way to the Hub.
+
+What a model has beside its encoder lies in the subfolder `surprise/` of the repository, which modules.json does not
+name: plain SentenceTransformer opens the same folder and gives the same embeddings.
+
+    surprise/config.json          format version, dimension, encoder, labels, template, options, report
+    surprise/ensemble.safetensors Ensemble.save
+    surprise/labels.safetensors   the fitted labels, and the embedding of one fixed text to know the encoder by
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import load_file_path
+from torch import Tensor
+
+from . import inputs, model_card, windows
+from .ensemble import Ensemble
+from .fitted import FittedLabels
+from .inputs import DEFAULT_TEMPLATE, Label
+
+FOLDER = "surprise"
+CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safetensors"
+FORMAT, VERSION = "surprise_hf.model", 1
+
+PROBE = "The quick brown fox jumps over the lazy dog."
+SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
+
+
+class ModelFiles(SentenceTransformer):
+    """What SurpriseModel carries, saved and loaded; the model itself adds what is done with it."""
+
+    def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
+        super().__init__(model_name_or_path, **kwargs)
+        self.ensemble: Ensemble | None = None
+        self.candidate_labels: list[Label] | None = None
+        self.hypothesis_template: inputs.Template = DEFAULT_TEMPLATE
+        self.fitted: FittedLabels | None = None
+        self.fit_options: dict[str, Any] = {}
+        self.encoder_name: str | None = None
+        self.long_texts = "truncate"
+        self.report: dict[str, Any] = {}
+        self._probe: Tensor | None = None
+        self._given: tuple[list[str], Tensor] | None = None  # vectors of the stored labels' texts, from examples
+        self._has_own_card = False  # it was loaded with a card that someone wrote or edited
+
+    @property
+    def dim(self) -> int:
+        """d, the length of an embedding."""
+        raise NotImplementedError
+
+    def _encode(self, texts: list[str], **kwargs: Any) -> Tensor:
+        raise NotImplementedError
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it."""
+        if self.model_card_data.all_hyperparameters:  # left there by the trainer
+            self.report["training"] = model_card.training_arguments(self.model_card_data.all_hyperparameters)
+        super().save(os.fspath(path), *args, **kwargs)
+        folder = Path(path, FOLDER)
+        if self.ensemble is None and self.candidate_labels is None:
+            for name in (CONFIG, ENSEMBLE, LABELS):  # of a model saved here before
+                (folder / name).unlink(missing_ok=True)
+            return
+        folder.mkdir(exist_ok=True)
+        state = {} if self.fitted is None else self.fitted.state()
+        tensors = {name: value.cpu().contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+        if self._given is not None:
+            tensors["vectors"] = self._given[1].cpu().contiguous()
+        probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
+        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
+        if self.ensemble is None:
+            (folder / ENSEMBLE).unlink(missing_ok=True)
+        else:
+            self.ensemble.save(folder / ENSEMBLE)
+        config = {
+            "format": FORMAT,
+            "version": VERSION,
+            "dim": self.dim,
+            "encoder": self.encoder_name,
+            "hypothesis_template": self.hypothesis_template,
+            "long_texts": self.long_texts,
+            "candidate_labels": None if self.candidate_labels is None else inputs.as_json(self.candidate_labels),
+            "fit_options": self.fit_options,
+            "fitted": {name: value for name, value in state.items() if name not in tensors},
+            "ensemble": None if self.ensemble is None else len(self.ensemble),
+            "report": self.report,
+        }
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+
+    def record_results(self, dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:
+        """Let the model card tell what an evaluation found; arguments and errors as `model_card.record_results`."""
+        model_card.record_results(self.report, dataset, metrics, split)
+
+    def _create_model_card(self, path: str, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """A card of our own where there is more than an encoder, unless someone edited the one there is."""
+        if self.ensemble is None and self.candidate_labels is None:
+            super()._create_model_card(path, model_name, *args, **kwargs)
+            return
+        text = self._model_card_text or ""
+        if not self._has_own_card:
+            text = model_card.model_card(
+                self,
+                self.model_card_data.model_id or model_name,
+                self.model_card_data.license or model_card.license_of(text),
+            )
+        Path(path, "README.md").write_text(text, encoding="utf-8")
+
+    def push_to_hub(self, repo_id: str, *args: Any, remote_code: bool = False, **kwargs: Any) -> str:
+        """As `SentenceTransformer.push_to_hub`: the encoder, its ensemble and its labels.
+
+        Args:
+            repo_id: owner/name.
+            args, kwargs: of the base class (private, token, revision, commit_message, exist_ok, ...). A card that
+                surprise_hf wrote is replaced unless `replace_model_card=False`.
+            remote_code: push a second branch too, for processes without surprise_hf (`remote.push`).
+
+        Returns:
+            The address of the commit.
+        """
+        if not args and "replace_model_card" not in kwargs:
+            where = {name: kwargs[name] for name in ("token", "revision") if name in kwargs}
+            kwargs["replace_model_card"] = model_card.is_ours(repo_id, **where)
+        url = super().push_to_hub(repo_id, *args, **kwargs)
+        if remote_code:
+            from .remote import push
+
+            push(self, repo_id, token=kwargs.get("token"))
+        return url
+
+    # --- loading -------------------------------------------------------------------------------------------------
+
+    def _load_surprise(self, name_or_path: str, hub: dict[str, Any]) -> None:
+        is_folder = Path(name_or_path).is_dir()
+        self.encoder_name = None if is_folder else name_or_path
+        if not is_folder and "/" not in name_or_path:
+            return  # a short name of an official repository; those carry no ensemble
+
+        def find(name: str) -> str | None:
+            return load_file_path(name_or_path, name, subfolder=FOLDER, **hub)
+
+        config_path = find(CONFIG)
+        if config_path is None:
+            return
+        where = f"{name_or_path}/{FOLDER}"
+        try:
+            self._read_surprise(Path(config_path), find)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ValueError(
+                f"{where} can't be used: {reason}. Fit and save the model again, or remove that folder to use the"
+                " encoder without it"
+            ) from error
+
+    def _read_surprise(self, config_path: Path, find: Any) -> None:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
+            raise ValueError(f"{CONFIG} was not written by surprise_hf")
+        if not isinstance(config["version"], int) or config["version"] > VERSION:
+            raise ValueError(f"it has format {config['version']}, newer than the {VERSION} known here: upgrade")
+        if config["dim"] != self.dim:
+            raise ValueError(
+                f"it belongs to an encoder with {config['dim']} dimensions"
+                f"{' (' + config['encoder'] + ')' if config['encoder'] else ''}, and this one gives {self.dim}"
+            )
+        tensors = _read_tensors(find(LABELS))
+        self._probe = tensors.pop("probe")
+        likeness = float(torch.cosine_similarity(self._probe, self._encode([PROBE])[0].cpu(), dim=0))
+        if not likeness >= SAME_ENCODER:
+            raise ValueError(
+                "it belongs to another encoder, or to this one before it was trained"
+                f" (they embed one text with a cosine of {likeness:.2f})"
+            )
+        self.encoder_name = config["encoder"]
+        self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
+        self.long_texts = windows.check_long_texts(config.get("long_texts", "truncate"))
+        labels = config["candidate_labels"]
+        self.candidate_labels = None if labels is None else inputs.as_labels(labels)
+        vectors = tensors.pop("vectors", None)
+        if vectors is not None and self.candidate_labels is not None:
+            self._given = inputs.hypotheses(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
+        self.fit_options = dict(config["fit_options"])
+        self.report = dict(config.get("report", {}))
+        self._has_own_card = bool(self._model_card_text) and model_card.MARK not in (self._model_card_text or "")
+        if config["ensemble"] is not None:
+            ensemble_path = find(ENSEMBLE)
+            if ensemble_path is None:
+                raise ValueError(f"{ENSEMBLE} is missing")
+            self.ensemble = Ensemble.load(ensemble_path, dim=self.dim)
+            if len(self.ensemble) != config["ensemble"]:
+                raise ValueError(f"{ENSEMBLE} holds {len(self.ensemble)} documents, not {config['ensemble']}")
+        if config["fitted"]:
+            self.fitted = FittedLabels.from_state({**config["fitted"], **tensors})
+            if self.candidate_labels is None or self.fitted.queries.shape != (len(self.candidate_labels), self.dim):
+                raise ValueError(f"{LABELS} and {CONFIG} don't fit together")
+
+
+def in_subfolder(
+    name_or_path: str,
+    subfolder: str,
+    cache_dir: str | None,
+    revision: str | None,
+    token: bool | str | None,
+    local_files_only: bool,
+) -> str:
+    """The folder on disk of a model that lies inside a repository or folder."""
+    if not Path(name_or_path).is_dir():
+        from huggingface_hub import snapshot_download
+
+        name_or_path = snapshot_download(
+            name_or_path,
+            allow_patterns=f"{subfolder}/*",
+            cache_dir=cache_dir,
+            revision=revision,
+            token=token,
+            local_files_only=local_files_only,
+        )
+    folder = Path(name_or_path, subfolder)
+    if not folder.is_dir():
+        raise OSError(f"{name_or_path} has no folder {subfolder!r}")
+    return str(folder)
+
+
+def _read_tensors(path: str | None) -> dict[str, Tensor]:
+    if path is None:
+        raise ValueError(f"{LABELS} is missing")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{LABELS} is damaged ({error})") from error
