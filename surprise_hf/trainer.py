@@ -26,7 +26,8 @@ from . import inputs
 from .few_shot import as_matrix, read_targets
 from .fitted import FittedLabels
 from .losses import LabelMatrixLoss, WeightedFocalLoss
-from .model import CONFIG, FOLDER, SurpriseModel
+from .model import SurpriseModel
+from .model_files import CONFIG, FOLDER
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
