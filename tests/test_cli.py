@@ -419,7 +419,9 @@ def test_signals(command: Command, whole: Callable[..., bytes], tmp_path: Path, 
     source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
     args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--batch-size", "1", *ARGS]
     send = (
-        "import os, signal\nfrom surprise_hf.model import SurpriseModel\nreal, calls = SurpriseModel.embed, []\n"
+        # a test run in the background of a shell hands down an ignored SIGINT
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from surprise_hf.model import SurpriseModel\nreal, calls = SurpriseModel.embed, []\n"
         "def embed(*args, **kwargs):\n"
         "    calls.append(1)\n"
         f"    if len(calls) == 3: os.kill(os.getpid(), signal.{name})\n"
