@@ -15,12 +15,14 @@ from typing import Any, cast
 
 import torch
 from datasets import Dataset, DatasetDict, Features, List, Value
+from huggingface_hub import HfApi
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.utils.hub import PushInProgress
 
 from . import inputs
 from .few_shot import as_matrix, read_targets
@@ -163,6 +165,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     model: SurpriseModel
     loss: LabelMatrixLoss  # type: ignore[assignment]
     args: SurpriseTrainingArguments
+    push_in_progress: Any
 
     def __init__(
         self,
@@ -351,6 +354,27 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             self._refit()
         self.model.save_pretrained(str(output_dir or self.args.output_dir))
 
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """A checkpoint as it is, without what only resuming needs; the base class would pickle the arguments too."""
+        if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            super()._push_from_checkpoint(checkpoint_folder)
+            return
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        if self.push_in_progress is not None and not self.push_in_progress.is_done() and not self.args.hub_always_push:
+            return
+        job = HfApi().upload_folder(
+            repo_id=str(self.hub_model_id),
+            folder_path=checkpoint_folder,
+            commit_message=f"Training in progress, step {self.state.global_step}",
+            token=self.args.hub_token,
+            revision=self.args.hub_revision,
+            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json"],
+            run_as_future=True,
+        )
+        jobs: Any = [job]
+        self.push_in_progress = PushInProgress(jobs)
+
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
         """Weights, ensemble and labels; the base class loads the weights alone."""
         super()._load_from_checkpoint(checkpoint_path)
@@ -414,6 +438,9 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         for way, best in decided.items():
             if positive.any():
                 found |= {f"{way}_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()}
+        if positive.any():
+            data = {"eval": "the evaluation set", "test": "the test set"}.get(metric_key_prefix, metric_key_prefix)
+            self.model.record_results(data, {name: value for name, value in found.items() if "_" in name})
         if self._metrics is not None:
             found |= self._metrics(EvalPrediction(predictions=scores, label_ids=positive.numpy()))
         metrics |= {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
