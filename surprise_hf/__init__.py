@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from .pipeline import SurpriseZeroShotPipeline
     from .retrieval import SurpriseIndex
     from .scoring import surprise
+    from .trainer import StopOnCrossEntropy, SurpriseTrainer, SurpriseTrainingArguments
 
 __version__ = "0.1.0"
 
 # public name -> module that holds it; a lazy name is imported on first use
 _LAZY = {
     "Ensemble": "ensemble",
+    "StopOnCrossEntropy": "trainer",
     "SurpriseIndex": "retrieval",
     "SurpriseKMeans": "clustering",
     "SurpriseModel": "model",
+    "SurpriseTrainer": "trainer",
+    "SurpriseTrainingArguments": "trainer",
     "SurpriseZeroShotPipeline": "pipeline",
     "WeightedFocalLoss": "losses",
     "pseudo_label": "few_shot",
@@ -41,9 +45,12 @@ _LAZY = {
 
 __all__ = [
     "Ensemble",
+    "StopOnCrossEntropy",
     "SurpriseIndex",
     "SurpriseKMeans",
     "SurpriseModel",
+    "SurpriseTrainer",
+    "SurpriseTrainingArguments",
     "SurpriseZeroShotPipeline",
     "WeightedFocalLoss",
     "__version__",

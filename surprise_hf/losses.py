@@ -5,6 +5,9 @@ For a document k and a label q with target i = 1 where the label is right and ep
     p = probability(cos(k, q))
     l = - i (1 - p)^gamma log p  -  (1 - i) p^gamma log(1 - p)        averaged over all pairs
 
+Of m labels one is right, so that in a plain mean (the paper's) a document's right label counts 1/m. `balanced` gives
+the right and the wrong labels of a document half the mean each, whatever m is.
+
 The paper forms the pairs (k, q) and encodes both sides of each; here documents and labels are encoded once and their
 product is the matrix, which has the same mean.
 
@@ -64,6 +67,7 @@ def _value_and_slope(
     epsilon: float,
     probability: str,
     delta: float,
+    balanced: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Loss, cross-entropy, and G (B, m), a (B,), b (m,) with dl/dk = G q - a k and dl/dq = G' k - b q.
 
@@ -77,7 +81,8 @@ def _value_and_slope(
         cos = (keys @ queries.T).mul_(scale)
         p, dp, dlog = _probability(cos, probability, delta, coarse)
         i, right, wrong = _cross_entropy(p, positive, epsilon)
-        cross_entropy = (right + wrong).sum() / max(cos.numel(), 1)
+        share = _shares(positive, balanced).to(cos.dtype)
+        cross_entropy = ((right + wrong) * share).sum()
         left = 1 - p
         if gamma == 1:
             loss = left * right + p * wrong
@@ -87,11 +92,21 @@ def _value_and_slope(
             loss = focus_right * right + focus_wrong * wrong
             inner = gamma * (p ** (gamma - 1) * wrong - left ** (gamma - 1) * right)
             slope = (inner + (1 - i) * focus_wrong / left) * dp - i * focus_right * dlog
-        rows = (weight.to(cos.dtype) / max(cos.numel(), 1)).unsqueeze(1)
-        slope *= rows
+        share = share * weight.to(cos.dtype).unsqueeze(1)
+        slope *= share
         along = slope * cos
         a, b = along.sum(dim=1) * inverse_k.square(), along.sum(dim=0) * inverse_q.square()
-        return (loss * rows).sum(), cross_entropy, slope.mul_(scale), a, b
+        return (loss * share).sum(), cross_entropy, slope.mul_(scale), a, b
+
+
+def _shares(positive: Tensor, balanced: bool) -> Tensor:
+    """Share of each pair in the mean: (B, m) or something that broadcasts to it. A row adds up to 1 / B."""
+    rows, m = positive.shape
+    if not balanced:
+        return positive.new_full((1, 1), 1 / max(rows * m, 1), dtype=torch.float64)
+    count = positive.sum(dim=1, keepdim=True)
+    halves = rows * ((count > 0).long() + (count < m))
+    return 1 / (halves * torch.where(positive, count, m - count))
 
 
 def _common(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,14 +129,15 @@ def _reference(
     epsilon: float,
     probability: str,
     delta: float,
+    balanced: bool,
 ) -> tuple[Tensor, Tensor]:
     """The same for autograd to differentiate: the definition that the op is tested against."""
     cos = unit_rows(keys) @ unit_rows(queries).T
     p, _, _ = _probability(cos, probability, delta, _coarse(keys, queries))
     _, right, wrong = _cross_entropy(p, positive, epsilon)
     loss = (1 - p) ** gamma * right + p**gamma * wrong
-    pairs = max(cos.numel(), 1)
-    return (loss * weight.to(p.dtype).unsqueeze(1)).sum() / pairs, (right + wrong).detach().sum() / pairs
+    share = _shares(positive, balanced).to(p.dtype)
+    return (loss * share * weight.to(p.dtype).unsqueeze(1)).sum(), ((right + wrong).detach() * share).sum()
 
 
 def _coarse(keys: Tensor, queries: Tensor) -> float:
@@ -141,8 +157,9 @@ def _op(
     epsilon: float,
     probability: str,
     delta: float,
+    balanced: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _value_and_slope(keys, queries, positive, weight, gamma, epsilon, probability, delta)
+    return _value_and_slope(keys, queries, positive, weight, gamma, epsilon, probability, delta, balanced)
 
 
 @_op.register_fake
@@ -167,7 +184,7 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
             g_keys = torch.addmm(keys * (-grad * a).unsqueeze(1), slope, queries).to(given_keys.dtype)
         if ctx.needs_input_grad[1]:
             g_queries = torch.addmm(queries * (-grad * b).unsqueeze(1), slope.T, keys).to(given_queries.dtype)
-    return g_keys, g_queries, None, None, None, None, None, None
+    return g_keys, g_queries, None, None, None, None, None, None, None
 
 
 _op.register_autograd(_backward, setup_context=_setup)
@@ -183,6 +200,7 @@ def weighted_focal_loss(
     epsilon: float = 0.05,
     probability: str = "softplus",
     delta: float = 1e-10,
+    balanced: bool = True,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """The weighted focal loss of every document with every label, and the plain cross-entropy beside it.
@@ -199,11 +217,13 @@ def weighted_focal_loss(
             with negative cosine. "softplus": log(1 + e^(20 cos)) / 20, nearly the same above 0.15, with a slope
             everywhere.
         delta: of "relu".
+        balanced: half of a document's mean for its right labels, half for the others; False averages over all pairs
+            alike, as the paper does.
         impl: "auto" (the op, whose gradient has no gradient) or "reference" (autograd, for higher derivatives).
 
     Returns:
-        loss: () the mean over all pairs, float32 (float64 for float64 input), differentiable in keys and queries.
-        cross_entropy: () the unweighted mean of -i log p - (1 - i) log(1 - p), without gradient.
+        loss: () the mean, float32 (float64 for float64 input), differentiable in keys and queries.
+        cross_entropy: () the mean of -i log p - (1 - i) log(1 - p) without `weight` and without gradient.
         No pairs give 0.
 
     Raises:
@@ -220,7 +240,7 @@ def weighted_focal_loss(
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl must be 'auto' or 'reference', got {impl!r}")
     weight = keys.new_ones(len(keys), dtype=compute_dtype(keys.dtype)) if weight is None else weight
-    options = (float(gamma), float(epsilon), probability, float(delta))
+    options = (float(gamma), float(epsilon), probability, float(delta), bool(balanced))
     if impl == "reference":
         return _reference(keys, queries, positive, weight, *options)
     return _op(keys, queries, positive, weight, *options)[:2]
@@ -246,7 +266,7 @@ class WeightedFocalLoss(nn.Module):
     """`weighted_focal_loss` as a module, with class weights.
 
     Args:
-        gamma, epsilon, probability, delta: as for `weighted_focal_loss`.
+        gamma, epsilon, probability, delta, balanced: as for `weighted_focal_loss`.
         class_weight: (m,) or None. A document counts with the mean weight of its labels (1 if it has none), as if it
             occurred that many times.
 
@@ -267,10 +287,12 @@ class WeightedFocalLoss(nn.Module):
         epsilon: float = 0.05,
         probability: str = "softplus",
         delta: float = 1e-10,
+        balanced: bool = True,
         class_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.gamma, self.epsilon, self.probability, self.delta = gamma, epsilon, probability, delta
+        self.balanced = balanced
         weight = None if class_weight is None else torch.as_tensor(class_weight, dtype=torch.float32)
         self.register_buffer("class_weight", weight, persistent=False)
 
@@ -293,11 +315,12 @@ class WeightedFocalLoss(nn.Module):
             epsilon=self.epsilon,
             probability=self.probability,
             delta=self.delta,
+            balanced=self.balanced,
         )
 
     def extra_repr(self) -> str:
         """The options."""
-        return f"gamma={self.gamma}, epsilon={self.epsilon}, probability={self.probability!r}"
+        return f"gamma={self.gamma}, epsilon={self.epsilon}, probability={self.probability!r}, balanced={self.balanced}"
 
 
 # --- for a trainer -----------------------------------------------------------------------------------------------

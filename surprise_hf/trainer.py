@@ -30,6 +30,7 @@ from .fitted import FittedLabels
 from .losses import LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
+from .ops import unit_rows
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
@@ -62,6 +63,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
     probability: str = _option("softplus", 'Of a cosine: "softplus", or "relu" as in the paper.')
     delta: float = _option(1e-10, 'Of "relu".')
+    balanced: bool = _option(True, "Right and wrong labels count alike; False: every pair does, as in the paper.")
     class_weight: str | None = _option(None, '"balanced" weighs documents by the inverse of their label\'s count.')
     labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
@@ -306,7 +308,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         assert isinstance(self.template, str)
         if focal is None:
             weight = self._balanced() if args.class_weight == "balanced" else None
-            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, weight)
+            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, args.balanced, weight)
         most = LABELS_PER_DOCUMENT * args.train_batch_size * args.world_size
         return LabelMatrixLoss(
             model,
@@ -431,7 +433,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
             k = max(int(positive.sum(dim=1).max()), 1) if texts else 1
             decided = {
-                "cosine": torch.topk(fitted.psi(emb), k, dim=1).indices,
+                "cosine": torch.topk(unit_rows(emb) @ unit_rows(vectors).T, k, dim=1).indices,
                 "surprise": fitted.rank(emb, k)[1],
             }
             scores = fitted.score(emb).float().cpu().numpy()

@@ -43,10 +43,45 @@ def test_values_by_hand(impl):
         (1.0, (0.4 * right - 0.05 * 0.8 * math.log(0.2) - 0.95 * 0.2 * math.log(0.8)) / 2),
         (2.0, (0.16 * right - 0.05 * 0.64 * math.log(0.2) - 0.95 * 0.04 * math.log(0.8)) / 2),
     ):
-        loss, ce = weighted_focal_loss(keys, queries, positive, gamma=gamma, probability="relu", impl=impl)
+        loss, ce = weighted_focal_loss(
+            keys, queries, positive, gamma=gamma, probability="relu", balanced=False, impl=impl
+        )
         assert loss.item() == pytest.approx(expected, rel=1e-8)  # delta is 1e-10
         assert ce.item() == pytest.approx((right + wrong) / 2, rel=1e-8)
         assert not ce.requires_grad
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_right_and_wrong_labels_of_a_document_weigh_the_same(impl):
+    """Mean over documents of (mean over its right labels + mean over its wrong ones) / 2; one kind alone counts 1."""
+    keys, queries, positive = batch()
+    positive[4] = True
+
+    def pairs(rows: list[int], columns: list[int]) -> Tensor:
+        chosen = positive[rows][:, columns]
+        return torch.stack(weighted_focal_loss(keys[rows], queries[columns], chosen, balanced=False, impl=impl))
+
+    by_hand = [
+        (pairs([0], [0]) + pairs([0], [1, 2])) / 2,
+        (pairs([1], [1]) + pairs([1], [0, 2])) / 2,
+        (pairs([2], [0, 2]) + pairs([2], [1])) / 2,
+        pairs([3], [0, 1, 2]),  # no label
+        pairs([4], [0, 1, 2]),  # every label
+    ]
+    found = torch.stack(weighted_focal_loss(keys, queries, positive, impl=impl))
+    torch.testing.assert_close(found, torch.stack(by_hand).mean(dim=0))
+
+
+def test_the_right_label_keeps_its_weight_among_many():
+    """Where right pairs are far and wrong ones at rest, the mean tells so however many labels there are."""
+    for m in (2, 150):
+        keys = torch.eye(1, 4)
+        queries = torch.zeros(m, 4)
+        queries[:, 1] = 1.0
+        positive = torch.zeros(1, m, dtype=torch.bool)
+        positive[0, 0] = True
+        assert weighted_focal_loss(keys, queries, positive)[1].item() > 1.5
+    assert weighted_focal_loss(keys, queries, positive, balanced=False)[1].item() < 0.3  # as if all were well
 
 
 def test_softplus_by_hand():
@@ -59,12 +94,13 @@ def test_softplus_by_hand():
 
 @pytest.mark.parametrize("probability", PROBABILITIES)
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.5])
-def test_gradient(probability, gamma):
+@pytest.mark.parametrize("balanced", [True, False])
+def test_gradient(probability, gamma, balanced):
     keys, queries, positive = batch()
     weight = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.5])
 
     def loss(keys: Tensor, queries: Tensor, impl: str = "auto") -> Tensor:
-        options = {"weight": weight, "gamma": gamma, "probability": probability, "impl": impl}
+        options = {"weight": weight, "gamma": gamma, "probability": probability, "balanced": balanced, "impl": impl}
         return weighted_focal_loss(keys, queries, positive, **options)[0]
 
     assert torch.autograd.gradcheck(loss, (keys, queries))
@@ -214,7 +250,7 @@ def test_wrong_arguments_are_named():
 def test_opcheck():
     keys, queries, positive = batch(dtype=torch.float32)
     op = torch.ops.surprise_hf.weighted_focal_loss.default
-    torch.library.opcheck(op, (keys, queries, positive, torch.ones(5), 1.0, 0.05, "softplus", 1e-10))
+    torch.library.opcheck(op, (keys, queries, positive, torch.ones(5), 1.0, 0.05, "softplus", 1e-10, True))
 
 
 def test_compiles_whole():

@@ -1,0 +1,473 @@
+"""SurpriseTrainer: what Trainer users rely on, on tiny random encoders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
+from sentence_transformers import SentenceTransformer
+from sklearn.metrics import accuracy_score, f1_score
+from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
+
+from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
+from surprise_hf.losses import weighted_focal_loss
+from surprise_hf.trainer import accuracy_and_f1
+
+LABELS = ["money", "sport", "weather"]
+MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
+TEXTS = [f"{word} {more}" for word in ("bank", "ball", "rain") for more in MORE]
+TARGETS = [label for label in LABELS for _ in range(8)]
+
+
+def rows(every: int = 1) -> Dataset:
+    return Dataset.from_dict({"text": TEXTS[::every], "label": TARGETS[::every]})
+
+
+def quiet(model: SurpriseModel) -> SurpriseModel:
+    """Without dropout, so that two ways of computing one update can be compared."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def load(path: Path) -> SurpriseModel:
+    return quiet(SurpriseModel.from_pretrained(path, device="cpu"))
+
+
+def make(path: Path, out: Path, train=None, evaluate=None, *, trainer=None, **options) -> SurpriseTrainer:
+    defaults = {"num_train_epochs": 2, "stop_cross_entropy": None, "save_strategy": "no", "learning_rate": 1e-3}
+    args = SurpriseTrainingArguments(
+        output_dir=str(out), use_cpu=True, disable_tqdm=True, report_to="none", **{**defaults, **options}
+    )
+    return SurpriseTrainer(load(path), args, rows() if train is None else train, evaluate, **(trainer or {}))
+
+
+def weights(model: SurpriseModel) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def assert_same(first: list[torch.Tensor], second: list[torch.Tensor], **tolerance) -> None:
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one, other, **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_of_the_paper(tmp_path):
+    args = SurpriseTrainingArguments(output_dir=str(tmp_path))
+    assert (args.learning_rate, args.weight_decay, args.stop_cross_entropy) == (1e-4, 0.01, 0.3)
+    assert (args.gamma, args.epsilon, args.delta) == (1.0, 0.05, 1e-10)
+
+
+def test_a_step_is_one_update_of_the_matrix_loss(st_path, tmp_path):
+    """Against the formula written out: SGD on all documents and all labels."""
+    trainer = make(
+        st_path, tmp_path, per_device_train_batch_size=24, num_train_epochs=1, optim="sgd", weight_decay=0.0,
+        max_grad_norm=0.0, learning_rate=0.1,
+    )  # fmt: skip
+    trainer.train()
+    model = load(st_path)
+    templated = [f"this matter is {label}" for label in LABELS]
+    keys, queries = (model(model.preprocess(texts))["sentence_embedding"] for texts in (TEXTS, templated))
+    positive = torch.tensor([[label == target for label in LABELS] for target in TARGETS])
+    loss, _ = weighted_focal_loss(keys, queries, positive, impl="reference")
+    loss.backward()
+    expected = [p.detach() - 0.1 * (0 if p.grad is None else p.grad) for p in model.parameters()]
+    assert_same(weights(trainer.model), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_accumulation_makes_the_same_update(st_path, tmp_path):
+    results = []
+    for batch, steps in ((12, 1), (3, 4)):
+        trainer = make(
+            st_path, tmp_path / str(batch), per_device_train_batch_size=batch, gradient_accumulation_steps=steps,
+            optim="sgd", learning_rate=0.05,
+        )  # fmt: skip
+        trainer.train()
+        assert trainer.state.global_step == 4
+        results.append(weights(trainer.model))
+    assert_same(*results, rtol=1e-4, atol=1e-6)
+
+
+def test_texts_per_step(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, per_device_train_batch_size=8, num_train_epochs=1)
+    trainer.train()
+    assert trainer.loss.encoded == {"documents": 24, "labels": 3 * 3}
+
+
+def test_many_labels_do_not_dominate_a_step(st_path, tmp_path):
+    labels = [*LABELS, *(f"label {i}" for i in range(147))]
+    for options, per_step in (({}, 4 * 4), ({"labels_per_step": 10}, 10), ({"labels_per_step": 150}, 150)):
+        trainer = make(
+            st_path, tmp_path, trainer={"labels": labels}, per_device_train_batch_size=4, num_train_epochs=1, **options
+        )
+        trainer.train()
+        first = 150 if per_step < 150 else 0  # all of them once, without gradient
+        assert trainer.loss.encoded == {"documents": 24, "labels": first + 6 * per_step}
+
+
+def test_fewer_examples_than_a_batch(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, rows(8), per_device_train_batch_size=8)
+    before = weights(trainer.model)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert any(not torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+
+
+def test_stops_by_the_mean_cross_entropy_of_an_epoch(st_path, tmp_path):
+    history = make(st_path, tmp_path, num_train_epochs=8)
+    history.train()
+    seen = [entry["cross_entropy"] for entry in history.state.log_history if "cross_entropy" in entry]
+    assert len(seen) == 8
+    threshold = seen[3] + 1e-3
+    first = next(epoch for epoch, value in enumerate(seen) if value < threshold)
+    trainer = make(st_path, tmp_path, num_train_epochs=8, stop_cross_entropy=threshold)
+    trainer.train()
+    assert trainer.state.epoch == first + 1 < 8
+
+
+def test_the_logged_cross_entropy(st_path, tmp_path):
+    """With learning rate 0, the mean over the batches is that of the whole."""
+    trainer = make(st_path, tmp_path, num_train_epochs=1, learning_rate=0.0, per_device_train_batch_size=8)
+    trainer.train()
+    metrics = trainer.evaluate(rows())
+    (logged,) = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
+    assert logged == pytest.approx(metrics["eval_cross_entropy"], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"activation_checkpointing": True}, {"class_weight": "balanced"}])
+def test_other_ways_to_train(st_path, tmp_path, options):
+    trainer = make(st_path, tmp_path, num_train_epochs=1, **options)
+    before = weights(trainer.model)
+    assert np.isfinite(trainer.train().training_loss)
+    assert any(not torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+# --- what the training set may look like -----------------------------------------------------------------------------
+
+
+def as_class_label() -> Dataset:
+    numbers = [LABELS.index(target) for target in TARGETS]
+    return Dataset.from_dict(
+        {"text": TEXTS, "label": numbers}, Features({"text": Value("string"), "label": ClassLabel(names=LABELS)})
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "labels"),
+    [
+        (as_class_label(), None),
+        (Dataset.from_dict({"text": TEXTS, "label": [LABELS.index(t) for t in TARGETS]}), LABELS),
+        (Dataset.from_dict({"labels": [[t] for t in TARGETS], "sentence": TEXTS, "row": range(24)}), None),
+        (pd.DataFrame({"text": TEXTS, "label": TARGETS, "row": range(24)}), None),
+        ([{"label": t, "text": x} for x, t in zip(TEXTS, TARGETS, strict=True)], None),
+        (as_class_label().to_iterable_dataset(), None),
+    ],
+)
+def test_every_kind_of_label_trains_alike(st_path, tmp_path, data, labels):
+    expected = make(st_path, tmp_path, num_train_epochs=1)
+    expected.train()
+    trainer = make(st_path, tmp_path, data, trainer={"labels": labels}, num_train_epochs=1)
+    trainer.train()
+    assert trainer.labels == LABELS
+    assert_same(weights(trainer.model), weights(expected.model))
+
+
+def test_columns_by_name(st_path, tmp_path):
+    data = Dataset.from_dict({"title": ["x"] * 24, "body": TEXTS, "kind": TARGETS, "score": [0.5] * 24})
+    trainer = make(st_path, tmp_path, data, text_column="body", label_column="kind", weight_column="score")
+    assert trainer.train_dataset.column_names == ["text", "label", "weight"]
+    plain = {"num_train_epochs": 1, "optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
+    named = {"text_column": "body", "label_column": "kind", "weight_column": "score"}
+    half = make(st_path, tmp_path, learning_rate=0.05, **plain)
+    full = make(st_path, tmp_path, data, learning_rate=0.1, **named, **plain)
+    half.train()
+    full.train()
+    assert_same(weights(half.model), weights(full.model), rtol=1e-4, atol=1e-6)  # half the weight, twice the rate
+    for options, words in (
+        ({}, r"which column of the train dataset holds the texts \(title, body, kind, score\)"),
+        ({"text_column": "nothing"}, "no column 'nothing'"),
+        ({"text_column": "body"}, "holds the labels"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(st_path, tmp_path, data, **options)
+
+
+def test_several_labels_no_label_and_blank_texts(st_path, tmp_path):
+    data = [
+        {"text": "bank ball", "label": ["money", "sport"]},
+        {"text": "dog", "label": []},
+        {"text": " ", "label": ["money"]},
+        {"text": "rain", "label": None},
+    ]
+    with pytest.warns(UserWarning, match="1 of the 4 training texts are blank"):
+        trainer = make(st_path, tmp_path, data, trainer={"labels": LABELS})
+    assert trainer.train_dataset["label"][:] == [[0, 1], [], []]
+    trainer.train()
+    assert len(trainer.model.ensemble) == 3
+
+
+def test_a_class_without_examples(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, rows(), trainer={"labels": [*LABELS, "music"]}, class_weight="balanced")
+    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.ones(4))
+    trainer.train()
+    trainer.save_model()
+    result = pipeline("surprise-zero-shot", model=str(tmp_path), device="cpu")("song guitar")
+    assert set(result["labels"]) == {*LABELS, "music"}
+
+
+def test_unbalanced_classes(st_path, tmp_path):
+    data = Dataset.from_dict({"text": TEXTS[:9], "label": TARGETS[:9]})  # 8 to 1
+    trainer = make(st_path, tmp_path, data, class_weight="balanced")
+    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.tensor([9 / 16, 9 / 2]))
+
+
+def test_wrong_arguments_are_named(st_path, tmp_path):
+    for words, change in (
+        ("no labels", {"train": Dataset.from_dict({"text": TEXTS})}),
+        ("row 8 has the label 'sport'", {"trainer": {"labels": ["money", "weather"]}}),
+        ("one hypothesis_template", {"trainer": {"hypothesis_template": ["a {}", "b {}"]}}),
+        ("share one prompt", {"prompts": {"text": "query: "}}),
+        ("class_weight must be", {"class_weight": "equal"}),
+        ("labels_per_step must be a positive integer", {"labels_per_step": 0}),
+        ("no text to train on", {"train": [{"text": "", "label": "money"}]}),
+    ):
+        with pytest.raises(ValueError, match=words if words != "no labels" else "holds the labels"):
+            make(st_path, tmp_path, **change)
+
+
+def test_arguments_from_a_command_line(tmp_path):
+    parser = HfArgumentParser(SurpriseTrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--probability", "relu", "--labels_per_step", "7", "--refine", "auto"]
+    )
+    assert (args.probability, args.labels_per_step, args.refine, args.learning_rate) == ("relu", 7, "auto", 1e-4)
+
+
+# --- what is saved ---------------------------------------------------------------------------------------------------
+
+
+def test_the_saved_model_is_a_pipeline(st_path, tmp_path):
+    corpus = [f"{text} six" for text in TEXTS]
+    trainer = make(
+        st_path, tmp_path, trainer={"hypothesis_template": "about {}", "ensemble": corpus}, surprise_weight=1.0,
+        refine="3",
+    )  # fmt: skip
+    trainer.train()
+    trainer.save_model()
+    assert not list(tmp_path.rglob("*.bin"))
+    assert not list(tmp_path.rglob("*.pkl"))
+    results = pipeline("surprise-zero-shot", model=str(tmp_path), device="cpu")(TEXTS)
+    reference = pipeline("surprise-zero-shot", model=trainer.model, device="cpu")
+    expected = reference(
+        TEXTS, candidate_labels=LABELS, hypothesis_template="about {}", ensemble=corpus, surprise_weight=1.0, refine=3
+    )
+    for one, other in zip(results, expected, strict=True):
+        assert one["labels"] == other["labels"]
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
+    plain = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(plain.encode(TEXTS), trainer.model.encode(TEXTS), atol=1e-6)
+
+
+def test_checkpoints_are_pipelines_with_their_own_ensemble(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, save_strategy="epoch", per_device_train_batch_size=24, learning_rate=0.05)
+    trainer.train()
+    means = []
+    for step in (1, 2):
+        folder = tmp_path / f"checkpoint-{step}"
+        model = SurpriseModel.from_pretrained(folder, device="cpu")
+        assert model.candidate_labels == LABELS
+        emb, _ = model.embed(TEXTS)
+        torch.testing.assert_close(
+            model.ensemble.mean.float(), torch.nn.functional.normalize(emb).mean(dim=0), rtol=1e-4, atol=1e-5
+        )
+        assert set(pipeline("surprise-zero-shot", model=str(folder), device="cpu")(TEXTS[0])["labels"]) == set(LABELS)
+        means.append(model.ensemble.mean)
+    assert not torch.allclose(*means, atol=1e-4)
+    torch.testing.assert_close(trainer.model.ensemble.mean, means[1], rtol=1e-6, atol=1e-8)
+
+
+def test_resume_gives_the_uninterrupted_result(st_path, tmp_path):
+    whole = make(st_path, tmp_path / "whole", num_train_epochs=3)
+    whole.train()
+
+    class Interrupt(TrainerCallback):
+        def on_epoch_end(self, args, state, control, **_):  # noqa: ARG002
+            control.should_training_stop = state.epoch >= 2
+
+    options = {"num_train_epochs": 3, "save_strategy": "epoch"}
+    make(st_path, tmp_path / "part", trainer={"callbacks": [Interrupt()]}, **options).train()
+    resumed = make(st_path, tmp_path / "part", **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.epoch == 3
+    assert_same(weights(resumed.model), weights(whole.model), rtol=1e-6, atol=1e-7)
+    assert resumed.model.candidate_labels == LABELS
+    torch.testing.assert_close(resumed.model.ensemble.mean, whole.model.ensemble.mean, rtol=1e-5, atol=1e-7)
+    other = make(st_path, tmp_path / "part", trainer={"labels": [*LABELS, "music"]}, **options)
+    with pytest.raises(ValueError, match="was trained for other labels"):
+        other.train(resume_from_checkpoint=True)
+
+
+def test_best_model_comes_back_with_its_ensemble(st_path, tmp_path):
+    """Training that gets worse on purpose, stopped early: the first checkpoint is the best one."""
+    wrong = Dataset.from_dict({"text": TEXTS, "label": TARGETS[8:] + TARGETS[:8]})
+    trainer = make(
+        st_path, tmp_path, rows(), wrong, num_train_epochs=6, learning_rate=5e-3, save_strategy="epoch",
+        eval_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="loss",
+        trainer={"callbacks": [EarlyStoppingCallback(1)]}, per_device_train_batch_size=4,
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.state.epoch < 6
+    best = SurpriseModel.from_pretrained(trainer.state.best_model_checkpoint, device="cpu")
+    assert best.candidate_labels == trainer.model.candidate_labels == LABELS
+    assert_same(weights(trainer.model), weights(best))
+    torch.testing.assert_close(trainer.model.ensemble.mean, best.ensemble.mean, rtol=1e-6, atol=1e-8)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-4)
+
+
+def test_the_models_prompt_is_used_on_both_sides(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, prompts="query: ", num_train_epochs=1)
+    prompted = SentenceTransformer(str(st_path), prompts={"q": "query: "}, default_prompt_name="q", device="cpu")
+    same = SurpriseTrainer(quiet(SurpriseModel.from_encoder(prompted)), trainer.args, rows())
+    same.args.prompts = None
+    (batch,) = list(trainer.get_train_dataloader())[:1]
+    assert "query" in trainer.model.tokenizer.decode(batch["text_input_ids"][0])
+    trainer.train()
+    same.train()
+    assert_same(weights(trainer.model), weights(same.model))
+    trainer.save_model()
+    assert SurpriseModel.from_pretrained(tmp_path, device="cpu").prompts["surprise"] == "query: "
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_by_scikit_learn(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, evaluate=rows(), surprise_weight=1.0)
+    metrics = trainer.evaluate()
+    pipe = pipeline("surprise-zero-shot", model=trainer.model, device="cpu")
+    for way, weight in (("cosine", 0), ("surprise", 1)):
+        decided = [r["labels"][0] for r in pipe(TEXTS, candidate_labels=LABELS, surprise_weight=weight)]
+        assert metrics[f"eval_{way}_accuracy"] == pytest.approx(accuracy_score(TARGETS, decided))
+        assert metrics[f"eval_{way}_f1"] == pytest.approx(f1_score(TARGETS, decided, average="macro"))
+
+
+def test_metrics_of_several_labels():
+    positive = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    best = torch.tensor([[0, 2], [2, 3], [3, 1]])  # the first finds 1 of 2, the second its one, the third counts not
+    metrics = accuracy_and_f1(best, positive)
+    assert metrics["accuracy"] == pytest.approx(0.75)
+    given = np.array([[1, 0, 1, 0], [0, 0, 1, 0]])
+    expected = f1_score(positive[:2].numpy(), given, average=None, zero_division=0)[:3].mean()  # label 3 never occurs
+    assert metrics["f1"] == pytest.approx(expected)
+
+
+def test_predict_with_and_without_labels(st_path, tmp_path):
+    trainer = make(
+        st_path, tmp_path, trainer={"compute_metrics": lambda p: {"mean": float(p.predictions[p.label_ids].mean())}}
+    )
+    output = trainer.predict(rows())
+    assert output.predictions.shape == output.label_ids.shape == (24, 3)
+    assert output.metrics["test_mean"] == pytest.approx(output.predictions[output.label_ids].mean(), rel=1e-6)
+    assert 0 <= output.metrics["test_surprise_accuracy"] <= 1
+    bare = make(st_path, tmp_path).predict(Dataset.from_dict({"text": TEXTS}))
+    np.testing.assert_allclose(bare.predictions, output.predictions, atol=1e-6)
+    assert not bare.label_ids.any()
+    assert "test_surprise_accuracy" not in bare.metrics
+
+
+def test_evaluation_against_a_corpus(st_path, tmp_path):
+    """With a corpus, a document's scores do not depend on what is evaluated beside it."""
+    trainer = make(st_path, tmp_path, trainer={"ensemble": TEXTS}, surprise_weight=1.0)
+    whole = trainer.predict(rows()).predictions
+    np.testing.assert_allclose(trainer.predict(rows().select([3])).predictions, whole[[3]], atol=1e-6)
+
+
+def test_several_evaluation_sets_and_label_orders(st_path, tmp_path):
+    turned = Features({"text": Value("string"), "label": ClassLabel(names=LABELS[::-1])})
+    other = Dataset.from_dict({"text": TEXTS, "label": [2 - LABELS.index(t) for t in TARGETS]}, turned)
+    trainer = make(st_path, tmp_path, as_class_label(), {"one": rows(), "two": other})
+    metrics = trainer.evaluate()
+    assert metrics["eval_one_loss"] == metrics["eval_two_loss"]
+
+
+def test_loss_may_be_given(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, trainer={"loss": WeightedFocalLoss(gamma=2.0, probability="relu")})
+    assert trainer.loss.focal.gamma == 2.0
+
+
+def test_model_init(st_path, tmp_path):
+    given = make(st_path, tmp_path, num_train_epochs=1)
+    given.train()
+    made = SurpriseTrainer(args=given.args, train_dataset=rows(), model_init=lambda: load(st_path))
+    made.train()
+    assert made.model.candidate_labels == LABELS
+    assert_same(weights(made.model), weights(given.model))
+
+
+# --- two processes ---------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+    import json, os, sys
+    import torch
+    from pathlib import Path
+    from tests.test_trainer import make, rows, weights
+
+    encoder, out, batch, every, labels_per_step = sys.argv[1:]
+    trainer = make(
+        Path(encoder), Path(out), rows(int(every)), rows(), per_device_train_batch_size=int(batch), optim="sgd",
+        learning_rate=0.05, labels_per_step=int(labels_per_step),
+        ddp_backend="gloo" if "WORLD_SIZE" in os.environ else None,
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        log = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
+        result = {"log": log, "steps": trainer.state.global_step, "loss": metrics["eval_loss"],
+                  "world": trainer.args.world_size, "ensemble": len(trainer.model.ensemble)}
+        Path(out, "result.json").write_text(json.dumps(result))
+"""
+
+
+def run_processes(number: int, encoder: Path, out: Path, *arguments: int) -> dict:
+    out.mkdir()
+    script = out / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    launcher = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={number}"]
+    root = Path(__file__).parents[1]
+    subprocess.run(
+        [sys.executable, *launcher, str(script), str(encoder), str(out), *map(str, arguments)],
+        check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, timeout=300,
+    )  # fmt: skip
+    return json.loads((out / "result.json").read_text())
+
+
+def test_two_processes_give_the_result_of_one(st_path, tmp_path):
+    one = run_processes(1, st_path, tmp_path / "one", 12, 1, 2)
+    two = run_processes(2, st_path, tmp_path / "two", 6, 1, 2)
+    assert (one["world"], two["world"]) == (1, 2)
+    assert one["steps"] == two["steps"] == 4
+    assert one["log"] == pytest.approx(two["log"], abs=2e-4)
+    assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
+    first, second = (SurpriseModel.from_pretrained(tmp_path / name, device="cpu") for name in ("one", "two"))
+    assert_same(weights(first), weights(second), rtol=1e-3, atol=1e-5)
+    assert one["ensemble"] == two["ensemble"] == 24
+
+
+def test_three_examples_on_two_processes(st_path, tmp_path):
+    result = run_processes(2, st_path, tmp_path / "two", 8, 8, 3)
+    assert result["steps"] == 2
+    assert result["ensemble"] == 3
