@@ -1,8 +1,8 @@
-"""Makes the task "surprise-zero-shot" known to `transformers.pipeline`, without importing transformers.
+"""Makes "surprise-zero-shot" known to `transformers.pipeline` and `evaluate.evaluator`, without importing them.
 
-transformers has no entry points for tasks, and importing `transformers.pipelines` costs seconds. So `import
-surprise_hf` registers at once where that module is loaded already; otherwise it leaves a finder on `sys.meta_path`
-that waits for the module to be imported by whoever needs it, registers after it has run, and is gone.
+Neither has entry points for tasks, and importing them costs seconds. So `import surprise_hf` registers at once where
+their modules are loaded already; otherwise it leaves a finder on `sys.meta_path` that waits for each to be imported by
+whoever needs it, registers after it has run, and is gone.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-HOST = "transformers.pipelines"
+# module of theirs -> module of ours that registers itself with it
+HOSTS = {"transformers.pipelines": "surprise_hf.pipeline", "evaluate.evaluator": "surprise_hf.evaluator"}
 
 
-def register() -> None:
-    """Import the pipeline, which registers itself; a failure is a warning, since this runs inside a foreign import.
+def register(host: str) -> None:
+    """Import what belongs to a host and registers itself.
 
-    Where the pipeline's own import of transformers led here, it is half imported, and registers when it is done.
+    A failure is a warning, since this runs inside a foreign import. Where the pipeline's own import of transformers led
+    here, it is half imported, and registers when it is done.
     """
     try:
-        importlib.import_module("surprise_hf.pipeline")
+        importlib.import_module(HOSTS[host])
     except Exception as error:  # noqa: BLE001 (whatever it is, the import that we ride on must go on)
         warnings.warn(
-            f"surprise_hf could not register its pipeline with transformers ({type(error).__name__}: {error});"
+            f"surprise_hf could not register its pipeline with {host} ({type(error).__name__}: {error});"
             " surprise_hf.SurpriseZeroShotPipeline(model) works without it",
             RuntimeWarning,
             stacklevel=2,
@@ -56,17 +58,18 @@ class _RegisteringLoader(Loader):
         self._loader.exec_module(module)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
-        register()
+        register(self._finder.host)
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         self._looking = False
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != HOST or self._looking:
+        if name != self.host or self._looking:
             return None
         self._looking = True  # find_spec asks every finder again, this one among them
         try:
@@ -79,8 +82,10 @@ class _Finder(MetaPathFinder):
 
 
 def register_when_imported() -> None:
-    """Register now or as soon as `transformers.pipelines` is imported. Calling it again changes nothing."""
-    if HOST in sys.modules:
-        register()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Register now or as soon as a host is imported. Calling it again changes nothing."""
+    waiting = {finder.host for finder in sys.meta_path if isinstance(finder, _Finder)}
+    for host in HOSTS:
+        if host in sys.modules:
+            register(host)
+        elif host not in waiting:
+            sys.meta_path.insert(0, _Finder(host))

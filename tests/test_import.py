@@ -61,7 +61,8 @@ def test_task_is_known_in_either_import_order(order: str, st_path: Path):
         f"{IMPORTS[order]}\nimport sys, transformers.pipelines as host\n"
         "assert 'sentence_transformers' not in sys.modules, 'registering must not load it'\n"
         "assert type(host.__loader__).__name__ == type(host.__spec__.loader).__name__ == 'SourceFileLoader'\n"
-        "assert not [f for f in sys.meta_path if type(f).__module__.startswith('surprise_hf')]\n"
+        "waiting = [f.host for f in sys.meta_path if type(f).__module__.startswith('surprise_hf')]\n"
+        "assert waiting == ['evaluate.evaluator'], waiting\n"
         "task, entry, _ = host.PIPELINE_REGISTRY.check_task('surprise-zero-shot')\n"
         "print(entry['impl'].__name__, entry['default']['model'][0])",
         str(st_path),

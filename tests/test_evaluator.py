@@ -1,0 +1,134 @@
+"""evaluate.evaluator("surprise-zero-shot") with our pipeline, and that it is known in either import order."""
+
+from __future__ import annotations
+
+import subprocess
+
+import evaluate
+import numpy as np
+import pytest
+import transformers
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
+from tests.test_import import python
+
+NAMES = ["sport", "money", "weather"]
+TEXTS = ["sport game team", "bank price", "rain snow wind", "goal match", "stock market", "cloud sun", "player", "loss"]
+TRUTH = [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+@pytest.fixture(scope="module")
+def pipe(minilm_path) -> SurpriseZeroShotPipeline:
+    return SurpriseZeroShotPipeline(SurpriseModel(str(minilm_path), device="cpu").fit_ensemble(TEXTS))
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    features = Features({"text": Value("string"), "label": ClassLabel(names=NAMES)})
+    return Dataset.from_dict({"text": TEXTS, "label": TRUTH}, features)
+
+
+def best(pipe: SurpriseZeroShotPipeline) -> list[int]:
+    return [NAMES.index(result["labels"][0]) for result in pipe(TEXTS, NAMES)]
+
+
+def test_a_pipeline_on_a_data_set(pipe, data):
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data)
+    assert found["accuracy"] == np.mean(np.array(best(pipe)) == TRUTH)
+    assert 0.5 < found["accuracy"] <= 1.0
+    assert {"f1_weighted", "f1_macro", "total_time_in_seconds", "samples_per_second"} <= set(found)
+
+
+@pytest.mark.parametrize("kind", ["path", "model"])
+def test_models_that_are_in_no_pipeline(pipe, data, kind, tmp_path):
+    pipe.model.set_labels(NAMES)
+    try:
+        pipe.save_pretrained(tmp_path)
+    finally:
+        pipe.model.set_labels(None)
+    model = str(tmp_path) if kind == "path" else SurpriseModel.from_pretrained(tmp_path, device="cpu")
+    found = evaluate.evaluator("surprise-zero-shot").compute(model, data, device=-1)
+    assert found["accuracy"] == np.mean(np.array(best(pipe)) == TRUTH)
+
+
+def test_other_columns_and_arguments_of_the_call(pipe, data):
+    renamed = data.rename_columns({"text": "body", "label": "topic"}).cast_column("topic", Value("int64"))
+    found = evaluate.evaluator("surprise-zero-shot").compute(
+        pipe,
+        renamed,
+        input_column="body",
+        label_column="topic",
+        candidate_labels=NAMES,
+        label_mapping={name: str(i) for i, name in enumerate(NAMES)},
+        surprise_weight=0,
+    )
+    cosine = [NAMES.index(result["labels"][0]) for result in pipe(TEXTS, NAMES, surprise_weight=0)]
+    assert found["accuracy"] == np.mean(np.array(cosine) == TRUTH)
+
+
+def test_several_labels_a_document(pipe):
+    truth = [[0], [1], [2], [0, 1], [], [2], [0], [1]]
+    features = Features({"text": Value("string"), "label": List(ClassLabel(names=NAMES))})
+    data = Dataset.from_dict({"text": TEXTS, "label": truth}, features)
+    found = evaluate.evaluator("surprise-zero-shot").compute(
+        pipe, data, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian"
+    )
+    results = pipe(TEXTS, NAMES, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian")
+    hits = [set(r["labels"]) == {NAMES[i] for i in own} for r, own in zip(results, truth, strict=True)]
+    assert found["accuracy"] == np.mean(hits)
+    assert 0 < found["accuracy"] < 1
+
+
+class Hits(evaluate.Metric):
+    """A metric of someone else's: numbers in, a count out."""
+
+    def _info(self):
+        features = Features({"predictions": Value("int64"), "references": Value("int64")})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"hits": sum(p == r for p, r in zip(predictions, references, strict=True))}
+
+
+def test_another_metric_gets_the_best_label_by_its_number(pipe, data):
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, metric=Hits())
+    assert found["hits"] == sum(p == t for p, t in zip(best(pipe), TRUTH, strict=True))
+
+
+def test_bootstrap(pipe, data):
+    arguments = {"metric": Hits(), "strategy": "bootstrap", "n_resamples": 200, "random_state": 0}
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)["hits"]
+    share = found["score"] / len(TEXTS)
+    spread = np.sqrt(len(TEXTS) * share * (1 - share))  # of a binomial
+    assert found["standard_error"] == pytest.approx(spread, rel=0.25)
+    low, high = found["confidence_interval"]
+    assert low <= found["score"] <= high
+    assert evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)["hits"] == found
+    ours = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, strategy="bootstrap", n_resamples=3)
+    assert set(ours["accuracy"]) == {"score", "confidence_interval", "standard_error"}
+
+
+def test_errors(pipe, data, bert_path):
+    task = evaluate.evaluator("surprise-zero-shot")
+    with pytest.raises(ValueError, match=r"Invalid `input_column` body specified.*\['text', 'label'\]"):
+        task.compute(pipe, data, input_column="body")
+    with pytest.raises(ValueError, match="neither the model nor the column 'label' names any"):
+        task.compute(pipe, data.cast_column("label", Value("int64")))
+    other = transformers.pipeline("feature-extraction", model=str(bert_path), device="cpu")
+    with pytest.raises(ValueError, match="surprise-zero-shot pipelines, not FeatureExtractionPipeline"):
+        task.compute(other, data)
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["import surprise_hf, evaluate", "import evaluate, surprise_hf", "import transformers, evaluate, surprise_hf"],
+)
+def test_known_in_either_import_order(order):
+    done: subprocess.CompletedProcess[str] = python(
+        f"{order}\nimport sys\nprint(type(evaluate.evaluator('surprise-zero-shot')).__name__)\n"
+        "assert not [f for f in sys.meta_path if type(f).__module__.startswith('surprise_hf')]\n"
+        "assert 'sentence_transformers' not in sys.modules"
+    )
+    assert done.stdout.strip() == "SurpriseZeroShotEvaluator", done.stderr
+    assert "could not register" not in done.stderr

@@ -1,0 +1,237 @@
+"""The model card: its pattern, its numbers, and that every snippet in it runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from surprise_hf import SurpriseModel, model_card
+from tests.test_import import python
+
+DOCUMENTS = [f"{a} {b}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat", "vote")]
+LABELS = ["sport", "money", "pipe|label"]
+
+PATTERN = r"""---
+.*
+---
+<!-- Written by surprise_hf each time the model is saved\. .*-->
+
+# A surprise-zero-shot model
+
+A sentence encoder built on a local encoder that labels texts by the surprise score: .+
+
+## Usage
+
+```
+pip install surprise-hf
+```
+
+```python
+import surprise_hf .*
+from transformers import pipeline
+
+pipe = pipeline\("surprise-zero-shot", model="\."\)
+texts = \[.+\]
+for result in pipe\(texts\):
+    print\(.+\)
+```
+
+It is a plain sentence-transformers model too:
+
+```python
+.+
+```
+
+## What is in it
+
+\|  \|  \|
+\| --- \| --- \|
+\| Encoder \| a local encoder, 32 dimensions \|
+\| Labels \| 3: `sport`, `money`, `pipe&#124;label` \|
+\| Template \| `about \{\}` \|
+\| Texts longer than the encoder's window \| cut off \|
+\| Ensemble \| mean and covariance of the embeddings of 16 documents, and the embeddings of 16 of them \|
+\| Scoring options \| `weight=1\.0` \|
+
+## Evaluation
+
+\| data \| metric \| value \|
+\| --- \| --- \| --- \|
+\| Some news \(test\) \| accuracy \| 0\.8125 \|
+\| Some news \(test\) \| f1_macro \| 0\.8000 \|
+
+## Limits
+
+- A score is a rank .+
+
+## Citation
+
+```bibtex
+@misc\{surprise_score,.+2308\.09765.+\}
+```
+"""
+
+
+def fitted(path: Path) -> SurpriseModel:
+    return SurpriseModel(str(path), device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS, "about {}", weight=1.0)
+
+
+def saved(model: SurpriseModel, folder: Path) -> str:
+    model.save_pretrained(str(folder))
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def front_matter(card: str) -> dict:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+@pytest.fixture(scope="module")
+def model(st_path) -> SurpriseModel:
+    model = fitted(st_path)
+    model.record_results("Some news", {"accuracy": 0.1}, split="test")
+    model.record_results("Some news", {"accuracy": 0.8125, "f1_macro": 0.8, "note": "text"}, split="test")
+    return model
+
+
+def test_pattern(model, tmp_path):
+    card = saved(model, tmp_path)
+    assert re.fullmatch(PATTERN, card, flags=re.DOTALL), card
+    assert max(map(len, card.splitlines())) < 300
+
+
+def test_results_are_a_model_index(model, tmp_path):
+    from huggingface_hub import ModelCard
+
+    index = front_matter(saved(model, tmp_path))["model-index"]
+    (entry,) = index[0]["results"]
+    assert entry["task"] == {"type": "zero-shot-classification", "name": "Zero-Shot Classification"}
+    assert entry["dataset"] == {"name": "Some news", "type": "Some-news", "split": "test"}
+    assert {m["type"]: m["value"] for m in entry["metrics"]} == {"accuracy": 0.8125, "f1_macro": 0.8}
+    found = ModelCard.load(tmp_path / "README.md").data
+    assert [result.metric_value for result in found.eval_results] == [0.8125, 0.8]
+    assert found.library_name == "sentence-transformers"
+    assert "surprise-zero-shot" in found.tags
+
+
+@pytest.mark.parametrize("kind", ["labels and ensemble", "labels", "ensemble"])
+def test_every_snippet_runs_in_a_fresh_process(model, st_path, tmp_path, kind):
+    if kind == "labels":
+        model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS)
+    elif kind == "ensemble":
+        model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS)
+    card = saved(model, tmp_path)
+    snippets = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    assert len(snippets) == 2
+    done: subprocess.CompletedProcess[str] = python(f"import os\nos.chdir({str(tmp_path)!r})\n" + "\n".join(snippets))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    known = LABELS if kind != "ensemble" else ["sports", "politics", "science"]
+    for line in lines:
+        label, score = line.rsplit(" ", 1)
+        assert label in known
+        assert 0 <= float(score) <= 1
+
+
+def test_the_same_model_has_the_same_card(model, tmp_path):
+    first = saved(model, tmp_path / "one")
+    again = SurpriseModel.from_pretrained(tmp_path / "one", device="cpu")
+    assert saved(again, tmp_path / "two") == first
+    assert again.report == model.report
+
+
+def test_it_follows_what_happens(model, tmp_path):
+    saved(model, tmp_path / "one")
+    again = SurpriseModel.from_pretrained(tmp_path / "one", device="cpu")
+    again.set_labels(["music", "art"])
+    again.set_ensemble(again.ensemble.without_reservoir() if again.fit_options.get("weight") else None)
+    card = saved(again, tmp_path / "two")
+    assert "| Labels | 2: `music`, `art` |" in card
+
+
+def test_without_the_reservoir_it_says_so(model, st_path, tmp_path):
+    card = saved(model, tmp_path / "one")
+    bare = SurpriseModel(str(st_path), device="cpu")
+    bare.set_labels(LABELS, weight=1.0)
+    bare.set_ensemble(model.ensemble.without_reservoir())
+    assert "hold embeddings of single documents" in card
+    other = saved(bare, tmp_path / "two")
+    assert "hold embeddings of single documents" not in other
+    assert "| Ensemble | mean and covariance of the embeddings of 16 documents |" in other
+
+
+def test_a_card_that_someone_edited_stays(model, tmp_path):
+    card = saved(model, tmp_path / "one").replace(model_card.MARK + "\n", "").replace("# A surprise", "# My surprise")
+    (tmp_path / "one" / "README.md").write_text(card, encoding="utf-8")
+    again = SurpriseModel.from_pretrained(tmp_path / "one", device="cpu").set_labels(["music", "art"])
+    assert saved(again, tmp_path / "two") == card
+
+
+def test_the_license_of_the_encoder_is_kept_and_its_card_is_not(minilm_path, tmp_path):
+    assert "license: apache-2.0" in (minilm_path / "README.md").read_text()
+    card = saved(SurpriseModel(str(minilm_path), device="cpu").set_labels(LABELS), tmp_path)
+    assert front_matter(card)["license"] == "apache-2.0"
+    assert model_card.MARK in card
+    assert "This is a [sentence-transformers]" not in card
+
+
+def test_a_plain_encoder_keeps_the_card_it_has(minilm_path, tmp_path):
+    card = saved(SurpriseModel(str(minilm_path), device="cpu"), tmp_path)
+    assert card == (minilm_path / "README.md").read_text()
+
+
+def test_the_encoder_is_named_where_it_has_a_name(model, tmp_path):
+    model.encoder_name = "me/encoder"
+    try:
+        card = saved(model, tmp_path)
+    finally:
+        model.encoder_name = None
+    assert front_matter(card)["base_model"] == "me/encoder"
+    assert "built on [me/encoder](https://hf.co/me/encoder)" in card
+
+
+def test_many_labels_are_not_all_listed(st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu").set_labels([f"label {i}" for i in range(100)], weight=1.0)
+    card = saved(model, tmp_path)
+    assert "`label 39`, and 60 more" in card
+    assert "`label 40`" not in card
+
+
+def test_training_arguments():
+    given = {"learning_rate": 1e-4, "seed": 3, "bf16": False, "max_steps": -1, "output_dir": "/home/me", "refine": None}
+    assert model_card.training_arguments(given) == {"learning_rate": 1e-4, "seed": 3}
+
+
+def test_training_and_evaluation_are_told(st_path, tmp_path):
+    from surprise_hf import SurpriseTrainer, SurpriseTrainingArguments
+
+    rows = [{"text": text, "label": LABELS[i % 3]} for i, text in enumerate(DOCUMENTS)]
+    options = SurpriseTrainingArguments(
+        output_dir=str(tmp_path / "out"), num_train_epochs=1, report_to="none", use_cpu=True, seed=7, disable_tqdm=True
+    )
+    trainer = SurpriseTrainer(SurpriseModel(str(st_path), device="cpu"), options, rows, rows, labels=LABELS)
+    trainer.train()
+    metrics = trainer.evaluate()
+    trainer.save_model(str(tmp_path / "saved"))
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert "A sentence encoder fine-tuned from" in card
+    assert "| `seed` | `7` |" in card
+    assert f"| the evaluation set | surprise_accuracy | {metrics['eval_surprise_accuracy']:.4f} |" in card
+    assert str(tmp_path) not in card
+    again = SurpriseModel.from_pretrained(tmp_path / "saved", device="cpu")
+    assert saved(again, tmp_path / "again") == card
+
+
+def test_results_need_a_number(model):
+    with pytest.raises(ValueError, match="no number among the metrics of 'x'"):
+        model.record_results("x", {"note": "text"})
+
+
+def test_license_of():
+    assert model_card.license_of("---\ntags:\n- a\nlicense: mit\n---\n# X") == "mit"
+    assert model_card.license_of("---\ntags:\n- a\n---\nlicense: mit\n") is None
+    assert model_card.license_of("") is None
