@@ -32,7 +32,8 @@ SCHEMAS = (
 
 HOW_TO_BUILD = (
     "surprise_hf runs in reference mode (plain torch: same answers, slower). For the compiled op install a C++17"
-    " compiler and run: pip install --no-build-isolation --force-reinstall --no-deps surprise-hf"
+    " compiler and run: pip install -U setuptools ninja && pip install --no-build-isolation --no-cache-dir"
+    " --force-reinstall --no-deps surprise-hf"
 )
 
 _definitions: torch.library.Library | None = None
