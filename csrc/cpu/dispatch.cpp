@@ -6,20 +6,27 @@
 
 namespace surprise_hf::cpu {
 
-namespace {
-
-const KernelSet& choose() {
+std::vector<const KernelSet*> available() {
+  std::vector<const KernelSet*> sets;
 #if defined(__x86_64__)
-  const char* wanted = std::getenv("SURPRISE_HF_CPU");
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-  if (wanted != nullptr && std::strcmp(wanted, "portable") == 0) return kernels_portable;
-  if (wanted != nullptr && std::strcmp(wanted, "avx2") == 0 && avx2) return kernels_avx2;
-  if (avx512) return kernels_avx512;
-  if (avx2) return kernels_avx2;
+  if (avx512) sets.push_back(&kernels_avx512);
+  if (avx2) sets.push_back(&kernels_avx2);
 #endif
-  return kernels_portable;
+  sets.push_back(&kernels_portable);
+  return sets;
+}
+
+namespace {
+
+const KernelSet& choose() {
+  const std::vector<const KernelSet*> sets = available();
+  const char* wanted = std::getenv("SURPRISE_HF_CPU");
+  for (const KernelSet* set : sets)
+    if (wanted != nullptr && std::strcmp(wanted, set->name) == 0) return *set;
+  return *sets.front();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "surprise.h"
 
@@ -66,7 +67,7 @@ struct Kernels {
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 
-  // Ensemble statistics. Column sums of the normalised rows, and the norms' inverses:
+  // Ensemble statistics. Column sums of the normalised rows:
   void (*column_sums)(const Rows& rows, int64_t begin, int64_t end, double* sum);
   // rows [begin, end) normalised minus `mean`, as panels of `panel_width()` columns, each `block` rows long
   int64_t (*panel_width)();
@@ -89,7 +90,10 @@ extern const KernelSet kernels_avx2;
 extern const KernelSet kernels_avx512;
 #endif
 
-// The best set this processor runs; SURPRISE_HF_CPU=portable|avx2|avx512 overrides (for tests).
+// The sets this processor runs, best first.
+std::vector<const KernelSet*> available();
+
+// The best of them; SURPRISE_HF_CPU=portable|avx2|avx512 overrides (for tests).
 const KernelSet& kernels();
 
 template <class T>

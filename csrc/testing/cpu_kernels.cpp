@@ -17,21 +17,9 @@ namespace {
 template <class T>
 using Array = py::array_t<T, py::array::c_style>;
 
-std::vector<const KernelSet*> sets() {
-  std::vector<const KernelSet*> found{&kernels_portable};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    found.push_back(&kernels_avx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw"))
-    found.push_back(&kernels_avx512);
-#endif
-  return found;
-}
-
 template <class T>
 const Kernels<T>& table_of(const std::string& name) {
-  for (const KernelSet* set : sets()) {
+  for (const KernelSet* set : available()) {
     if (name != set->name) continue;
     if constexpr (sizeof(T) == 8) {
       return set->f64;
@@ -78,7 +66,7 @@ Array<T> tile_product(const std::string& name, const Array<T>& keys, const Array
 void bind_cpu_kernels(py::module_& m) {
   m.def("cpu_sets", [] {
     std::vector<std::string> names;
-    for (const KernelSet* set : sets()) names.push_back(set->name);
+    for (const KernelSet* set : available()) names.push_back(set->name);
     return names;
   });
   m.def("normal_cdf_vector_f32", &normal_cdf_vector<float>);
