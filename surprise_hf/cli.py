@@ -32,6 +32,7 @@ from .arguments import (
     share,
 )
 from .cli_ranking import add_cluster, add_rank
+from .cli_training import add_train
 from .tables import FORMATS, STDIN
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ examples:
   surprise-hf classify mail.csv --text-column body --labels billing,delivery,praise --out labelled.csv
   surprise-hf rank words.csv --text-column word --query dog
   surprise-hf cluster mail.csv --text-column body --clusters auto --out grouped.csv --plot groups.png
+  surprise-hf train few.csv --text-column body --label-column kind --out mail-model
   surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
   surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
 
@@ -339,6 +341,7 @@ COMMANDS: tuple[Callable[[Any, argparse.ArgumentParser], None], ...] = (
     add_rank,
     add_cluster,
     add_fit_ensemble,
+    add_train,
     add_info,
 )
 

@@ -123,6 +123,27 @@ def as_matrix(targets: Sequence[Sequence[int]], m: int) -> Tensor:
     return matrix
 
 
+def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
+    """Of documents with r labels, the r best (r = 1: the usual measures); documents without are left out.
+
+    Args:
+        best: (n, k) int64, label indices, best first, k at least the most labels of a document.
+        positive: (n, m) bool.
+
+    Returns:
+        accuracy: mean share of a document's labels that were found.
+        f1: macro F1, the mean over the labels that occur or were given.
+    """
+    count = positive.sum(dim=1)
+    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
+    given = torch.zeros_like(positive).scatter_(1, best, wanted)
+    found = given & positive
+    accuracy = (found.sum(dim=1) / count.clamp(min=1))[count > 0].double().mean()
+    size = (given.sum(dim=0) + positive.sum(dim=0)).double()
+    f1 = (2 * found.sum(dim=0) / size.clamp(min=1))[size > 0].mean()
+    return {"accuracy": float(accuracy), "f1": float(f1)}
+
+
 # --- labels from examples ----------------------------------------------------------------------------------------
 
 

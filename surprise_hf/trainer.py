@@ -25,7 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs
-from .few_shot import as_matrix, read_targets
+from .few_shot import accuracy_and_f1, as_matrix, read_targets
 from .fitted import FittedLabels
 from .losses import LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
@@ -58,6 +58,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     lr_scheduler_type: str = _option("constant", "The paper has none; a schedule would depend on the cap on epochs.")
     num_train_epochs: float = _option(20, "Epochs at most.")
     per_device_train_batch_size: int = _option(16, "Documents in a step.")
+    per_device_eval_batch_size: int = _option(32, "Texts encoded together when evaluating and fitting the ensemble.")
     stop_cross_entropy: float | None = _option(0.3, "Stop after an epoch with a smaller mean; None: only at the cap.")
     gamma: float = _option(1.0, "Of the focal factor.")
     epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
@@ -454,27 +455,6 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
-
-
-def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
-    """Of documents with r labels, the r best (r = 1: the usual measures); documents without are left out.
-
-    Args:
-        best: (n, k) int64, label indices, best first, k at least the most labels of a document.
-        positive: (n, m) bool.
-
-    Returns:
-        accuracy: mean share of a document's labels that were found.
-        f1: macro F1, the mean over the labels that occur or were given.
-    """
-    count = positive.sum(dim=1)
-    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
-    given = torch.zeros_like(positive).scatter_(1, best, wanted)
-    found = given & positive
-    accuracy = (found.sum(dim=1) / count.clamp(min=1))[count > 0].double().mean()
-    size = (given.sum(dim=0) + positive.sum(dim=0)).double()
-    f1 = (2 * found.sum(dim=0) / size.clamp(min=1))[size > 0].mean()
-    return {"accuracy": float(accuracy), "f1": float(f1)}
 
 
 def _as_dataset(rows: Any) -> Dataset:

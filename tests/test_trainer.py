@@ -19,8 +19,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
+from surprise_hf.few_shot import accuracy_and_f1
 from surprise_hf.losses import weighted_focal_loss
-from surprise_hf.trainer import accuracy_and_f1
 
 LABELS = ["money", "sport", "weather"]
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]

@@ -1,0 +1,166 @@
+"""`surprise-hf train`: a model from the labelled documents of a table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import tables
+from .arguments import (
+    UsageError,
+    add_input,
+    add_model,
+    given_labels,
+    input_format,
+    load_pipeline,
+    positive,
+    rounds,
+    say,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from .model import SurpriseModel
+
+TRAIN = """\
+Make a model that labels documents of the kind of a table's, from those of them that have a label.
+
+The encoder is trained for some epochs on a few documents for each label (3 to 50 serve), and the model is saved with
+its labels and an ensemble: `classify --model OUT` needs nothing more. With --epochs 0 nothing is trained: each label
+is put between its name and its examples, which takes seconds. Documents without a label take part as foreign to all.
+"""
+
+EPILOG = """\
+examples:
+  surprise-hf train few.csv --text-column body --label-column kind --out mail-model
+  surprise-hf train few.csv --text-column body --label-column kind --documents archive.csv --refine auto \\
+      --test more.csv --out mail-model
+  surprise-hf classify today.csv --text-column body --model mail-model --out labelled.csv
+"""
+
+
+def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The parser of `train`."""
+    parser = commands.add_parser(
+        "train", help="make a model from a few labelled documents", description=TRAIN, epilog=EPILOG, parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_input(parser)
+    parser.add_argument("--label-column", required=True, metavar="L", help="the column that holds the labels")
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument("--labels", metavar="A,B,C", help="all labels (default: those that occur)")
+    labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line")
+    add_model(parser)
+    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    parser.add_argument("--documents", metavar="FILE", help="unlabelled documents for the ensemble (default: IN)")
+    parser.add_argument("--test", metavar="FILE", help="labelled documents to try the model on")
+    parser.add_argument("--epochs", type=int, default=20, metavar="N", help="at most so many (default 20)")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, metavar="X", help="default 1e-4")
+    parser.add_argument("--train-batch-size", type=positive, metavar="N", help="documents in a step")
+    parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of the documents (default 42)")
+    parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
+    parser.set_defaults(run=train)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train on a table and save the model."""
+    fmt = input_format(args)
+    args.hint = "nothing was written"
+    if not Path(args.out).absolute().parent.is_dir():
+        raise FileNotFoundError(f"no such folder: {Path(args.out).parent}")
+    if Path(args.out).is_file():
+        raise FileExistsError(f"{args.out} is a file; --out is a folder")
+    if args.epochs < 0:
+        raise UsageError("--epochs must be 0 or more")
+    with ExitStack() as stack:
+        rows = _read(stack, args, args.input, fmt)
+        test = None if args.test is None else _read(stack, args, args.test, tables.format_of(args.test))
+        documents = None
+        if args.documents is not None:
+            documents = _read(stack, args, args.documents, tables.format_of(args.documents), False)[args.text_column]
+        started = time.perf_counter()
+        model = (_train if args.epochs else _fit)(args, rows, test, documents)
+        model.save_pretrained(args.out)
+    assert model.ensemble is not None
+    assert model.candidate_labels is not None
+    say(
+        f"{args.out}: {len(model.candidate_labels)} labels, an ensemble of {len(model.ensemble):,} documents,"
+        f" {time.perf_counter() - started:.0f} s"
+    )
+
+
+def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None, labelled: bool = True) -> Dataset:
+    if fmt is None:
+        raise UsageError(f"the format of {path} is unknown: name it .csv, .tsv, .jsonl or .parquet")
+    rows = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True)).rows
+    if labelled and args.label_column not in rows.column_names:
+        raise ValueError(
+            f"{path} has no column {args.label_column!r}; it has {', '.join(map(repr, rows.column_names))}"
+        )
+    return rows
+
+
+def _labels(args: argparse.Namespace) -> Any:
+    from .inputs import as_labels
+
+    return as_labels(given_labels(args)) if args.labels or args.labels_file else None
+
+
+def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
+    from transformers import PrinterCallback
+
+    from .trainer import SurpriseTrainer, SurpriseTrainingArguments
+
+    pipe = load_pipeline(args)
+    with tempfile.TemporaryDirectory(prefix="surprise-hf-") as folder:
+        options = SurpriseTrainingArguments(
+            output_dir=folder, save_strategy="no", report_to="none", seed=args.seed, num_train_epochs=args.epochs,
+            learning_rate=args.learning_rate, disable_tqdm=not sys.stderr.isatty(), use_cpu=pipe.device.type == "cpu",
+            per_device_eval_batch_size=args.batch_size, text_column=args.text_column, label_column=args.label_column,
+            refine=None if args.refine is None else str(args.refine),
+            **({"per_device_train_batch_size": args.train_batch_size} if args.train_batch_size else {}),
+        )  # fmt: skip
+        trainer = SurpriseTrainer(
+            pipe.model, options, rows, labels=_labels(args), hypothesis_template=args.template, ensemble=documents
+        )
+        trainer.remove_callback(PrinterCallback)  # it writes to standard output
+        trainer.train()
+        seen = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
+        say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
+        if test is not None:
+            _show(trainer.evaluate(test))
+    return trainer.model
+
+
+def _fit(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
+    from .few_shot import accuracy_and_f1, as_matrix, fit_labels, read_targets
+
+    model = load_pipeline(args).model
+    texts, labels = rows[args.text_column], rows[args.label_column]
+    fit_labels(
+        model, texts, labels, candidate_labels=_labels(args), hypothesis_template=args.template,
+        documents=texts if documents is None else documents, batch_size=args.batch_size,
+        refine="auto" if args.refine is None else args.refine,
+    )  # fmt: skip
+    if test is not None:
+        names, targets = read_targets(test[args.label_column], model.candidate_labels)
+        positive = as_matrix(targets, len(names))
+        emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
+        assert model.fitted is not None
+        best = model.fitted.rank(emb, max(int(positive.sum(dim=1).max()), 1))[1]
+        _show({f"eval_surprise_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()})
+    return model
+
+
+def _show(metrics: dict[str, float]) -> None:
+    for name in ("cosine", "surprise"):
+        if f"eval_{name}_accuracy" in metrics:
+            accuracy, f1 = metrics[f"eval_{name}_accuracy"], metrics[f"eval_{name}_f1"]
+            print(f"{name:<10}accuracy {accuracy:.3f}  macro F1 {f1:.3f}")  # noqa: T201 (what the command is for)
