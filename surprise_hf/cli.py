@@ -31,6 +31,7 @@ from .arguments import (
     say,
     share,
 )
+from .cli_compare import add_compare
 from .cli_ranking import add_cluster, add_rank
 from .cli_training import add_train
 from .tables import FORMATS, STDIN
@@ -49,6 +50,7 @@ examples:
   surprise-hf rank words.csv --text-column word --query dog
   surprise-hf cluster mail.csv --text-column body --clusters auto --out grouped.csv --plot groups.png
   surprise-hf train few.csv --text-column body --label-column kind --out mail-model
+  surprise-hf compare checked.csv --text-column body --label-column kind --plot compare.png
   surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
   surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
 
@@ -342,6 +344,7 @@ COMMANDS: tuple[Callable[[Any, argparse.ArgumentParser], None], ...] = (
     add_cluster,
     add_fit_ensemble,
     add_train,
+    add_compare,
     add_info,
 )
 

@@ -23,6 +23,8 @@ from .refinement import shuffled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from .comparison import Comparison
+
 INK, PALE, BAR, CURVE, SECOND = "#2b2d33", "#d9dbe1", "#a9c4de", "#b3402a", "#33658a"
 STYLE: Any = {
     "font.size": 9,
@@ -307,6 +309,49 @@ def cluster_map(
         axes.set(xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set_visible(False)
         axes.set_title(f"{len(rows):,} documents in {len(where.unique())} clusters ({layout.upper()})")
+    return figure
+
+
+def comparison(result: Comparison) -> Figure:
+    """Accuracy of each method with its interval, and F1 of the labels that differ most between first and advised.
+
+    Args:
+        result: of `surprise_hf.comparison.compare`.
+
+    Raises:
+        ImportError: no matplotlib.
+    """
+    methods, advised = result.methods, result.methods.index(result.advised)
+    other = advised or int(result.accuracy[:, 0].argmax()) or len(methods) - 1
+    change = (result.label_f1[other] - result.label_f1[0]).nan_to_num()
+    most = change.abs().argsort(descending=True, stable=True)[:16]
+    shown = most[change[most].argsort(stable=True)].tolist()
+    with _style() as pyplot:
+        height = max(2.2, 0.5 * len(methods) + 1.2, 0.24 * len(shown) + 1.2)
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, height), layout="constrained")
+        for i in range(len(methods)):
+            value, low, high = (100 * result.accuracy[i]).tolist()
+            colour = CURVE if i == advised else SECOND
+            left.errorbar(value, -i, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=3)
+            left.annotate(f"{value:.1f}", (value, -i), (0, 7), textcoords="offset points", ha="center", fontsize=8)
+        left.set_yticks([-i for i in range(len(methods))], list(methods))
+        left.set_ylim(-len(methods) + 0.4, 0.6)
+        left.margins(x=0.12)
+        left.set(xlabel="accuracy, percent, with 95 % interval")
+        left.set_title(f"{result.documents:,} documents, {len(result.labels)} labels")
+        left.grid(True, axis="x")
+        for at, label in enumerate(shown):
+            ends = 100 * result.label_f1[0, label], 100 * result.label_f1[other, label]
+            right.plot([float(x) for x in ends], [at, at], color=PALE, linewidth=2.5, zorder=1)
+        for i, colour in ((0, SECOND), (other, CURVE)):
+            values = (100 * result.label_f1[i, shown]).tolist()
+            right.scatter(values, range(len(shown)), color=colour, s=22, label=methods[i], zorder=2)
+        right.set_yticks(range(len(shown)), [_short(result.labels[i], 26) for i in shown])
+        right.set(xlabel="F1 of the label, percent", ylim=(-0.6, len(shown) - 0.4))
+        few = len(shown) == len(result.labels)
+        right.set_title("Each label" if few else "Labels that change most")
+        right.grid(True, axis="x")
+        right.legend(loc="best", fontsize=8)
     return figure
 
 

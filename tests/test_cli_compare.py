@@ -1,0 +1,69 @@
+"""`surprise-hf compare`, in this process."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from surprise_hf import SurpriseModel, cli
+from surprise_hf.scoring import surprise
+
+MESSAGES = Path(__file__).parents[1] / "examples" / "data" / "support_messages.csv"
+
+
+def compare(table: Path, model: Path, *more: object, label: str = "label") -> int:
+    columns = ("--text-column", "text", "--label-column", label, "--device", "cpu")
+    return cli.main([str(x) for x in ("compare", table, *columns, "--model", model, *more)])
+
+
+def test_the_numbers_are_those_of_the_methods(minilm_path, tmp_path, capsys):
+    out, png = tmp_path / "out.json", tmp_path / "out.png"
+    assert compare(MESSAGES, minilm_path, "--out", out, "--plot", png) == 0
+    shown = json.loads(out.read_text())
+    rows = list(csv.DictReader(MESSAGES.open(encoding="utf-8")))
+    labels = sorted({row["label"] for row in rows})
+    model = SurpriseModel.from_pretrained(minilm_path, device="cpu")
+    emb, vectors = model.embed([row["text"] for row in rows])[0], model.label_vectors(labels, "this matter is {}")
+    for method, options in {"cosine": {"weight": 0}, "surprise": {"weight": 1}}.items():
+        best = surprise(emb, vectors, **options).argmax(dim=1).tolist()
+        right = sum(labels[at] == row["label"] for at, row in zip(best, rows, strict=True))
+        seen = next(one for one in shown["methods"] if one["method"] == method)
+        assert seen["accuracy"] == pytest.approx(right / len(rows), abs=1e-9)
+    assert shown["labels"] == labels
+    assert shown["advised"] == "refined"
+    assert png.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("200 documents, 8 labels")
+    assert [line.split()[0] for line in printed[2:5]] == ["cosine", "surprise", "refined"]
+    assert printed[-1] == shown["advice"]
+
+
+def test_labels_and_blank_documents(st_path, tmp_path, capsys):
+    table = tmp_path / "few.csv"
+    table.write_text("text,label\nball game,sport\n,money\nbank price,money\nrain,\nteam win,sport\n", encoding="utf-8")
+    out = tmp_path / "out.json"
+    assert compare(table, st_path, "--labels", "money,sport,weather", "--out", out) == 0
+    shown = json.loads(out.read_text())
+    assert shown["labels"] == ["money", "sport", "weather"]
+    assert shown["documents"] == 3
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "words"),
+    [
+        ("text,other\na,b\n", (), "no column 'label'"),
+        ("text,label\na,\nb,\n", ("--labels", "x,y"), "no document with text has a label"),
+        ("text,label\na,x\nb,y\nc,x\n", ("--shots", "2"), "too few documents"),
+        ("text,label\na,x\nb,z\n", ("--labels", "x,y"), "'z'"),
+        ("text,label\na,x\nb,y\n", ("--shots", "-1"), "--shots must be"),
+    ],
+)
+def test_errors(st_path, tmp_path, capsys, text, more, words):
+    table = tmp_path / "few.csv"
+    table.write_text(text, encoding="utf-8")
+    assert compare(table, st_path, *more) in {1, 2}
+    assert words in capsys.readouterr().err

@@ -1,0 +1,180 @@
+"""The comparison of methods against scikit-learn, hand-made cases and the binomial interval."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import math
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+
+from surprise_hf import SurpriseModel, plots
+from surprise_hf.comparison import METHODS, compare, predictions, split
+from surprise_hf.few_shot import as_matrix
+from surprise_hf.scoring import surprise
+
+LABELS = ["a", "b", "c", "d"]
+
+
+def guesses(truth: torch.Tensor, right: float, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    other = torch.randint(4, truth.shape, generator=generator)
+    return torch.where(torch.rand(len(truth), generator=generator) < right, truth, other).unsqueeze(1)
+
+
+def test_accuracy_and_f1_are_those_of_scikit_learn():
+    truth = torch.randint(4, (300,), generator=torch.Generator().manual_seed(0))
+    found = [("cosine", guesses(truth, 0.2, 1), 0.5), ("surprise", guesses(truth, 0.7, 2), 0.25)]
+    result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    for i, (_, best, _) in enumerate(found):
+        assert float(result.accuracy[i, 0]) == pytest.approx(accuracy_score(truth, best[:, 0]), abs=1e-12)
+        assert float(result.f1[i, 0]) == pytest.approx(f1_score(truth, best[:, 0], average="macro"), abs=1e-12)
+        each = f1_score(truth, best[:, 0], average=None)
+        assert result.label_f1[i].tolist() == pytest.approx(each.tolist(), abs=1e-12)
+    gain = result.accuracy[1, 0] - result.accuracy[0, 0]
+    assert result.gain[:, 0].tolist() == pytest.approx([0.0, float(gain)], abs=1e-12)
+    assert result.seconds == (0.5, 0.25)
+
+
+def test_the_interval_is_that_of_a_share():
+    """Of n documents with share p right, the bootstrap's ends are p -+ 1.96 sqrt(p (1 - p) / n)."""
+    n, right = 2000, 1400
+    truth = torch.zeros(n, dtype=torch.int64)
+    best = torch.zeros(n, 1, dtype=torch.int64)
+    best[right:] = 1
+    result = compare([("cosine", best, 0.0)], LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    half = 1.96 * math.sqrt(0.7 * 0.3 / n)
+    assert result.accuracy[0].tolist() == pytest.approx([0.7, 0.7 - half, 0.7 + half], abs=2e-3)
+
+
+def test_a_label_that_never_occurs_does_not_count():
+    truth = [[0], [1], [1]]
+    result = compare([("cosine", torch.tensor([[0], [1], [0]]), 0.0)], LABELS, as_matrix(truth, 4))
+    assert result.label_f1[0, :2].tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert result.label_f1[0, 2:].isnan().all()
+    assert float(result.f1[0, 0]) == pytest.approx(2 / 3)
+
+
+def test_documents_with_several_labels_or_none():
+    positive = as_matrix([[0, 1], [2], []], 4)
+    best = torch.tensor([[0, 2], [2, 0], [3, 1]])  # one of two found, the only one found, left out
+    result = compare([("cosine", best, 0.0)], LABELS, positive)
+    assert result.documents == 2
+    assert float(result.accuracy[0, 0]) == 0.75
+    # label 0: 1 of 1 found; 1: 0 of 1; 2: found once rightly, once wrongly
+    assert result.label_f1[0, :3].tolist() == pytest.approx([1.0, 0.0, 2 / 3])
+    with pytest.raises(ValueError, match="no document has a label"):
+        compare([("cosine", best[:1], 0.0)], LABELS, torch.zeros(1, 4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("rights", "advised", "words"),
+    [
+        ((0.3, 0.8, 0.82), "surprise", "Use surprise"),  # refined is better by chance only
+        ((0.3, 0.5, 0.9), "refined", 'refine="auto"'),
+        ((0.6, 0.62, 0.61), "cosine", "chance"),
+        ((0.9, 0.3, 0.3), "cosine", "nothing else did better"),
+    ],
+)
+def test_the_simplest_that_no_other_beats_is_advised(rights: tuple[float, ...], advised: str, words: str):
+    n = 400
+    truth = torch.zeros(n, dtype=torch.int64)
+    found = []
+    for name, right in zip(METHODS, rights, strict=True):
+        best = torch.ones(n, 1, dtype=torch.int64)
+        best[: round(right * n)] = 0
+        found.append((name, best, 0.0))
+    found[1] = (found[1][0], found[1][1].roll(37, 0), 0.0)  # not right on the same documents
+    found[2] = (found[2][0], found[2][1].roll(91, 0), 0.0)
+    result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    assert result.advised == advised
+    assert words in result.advice
+
+
+def test_split_gives_away_so_many_of_each_label():
+    truth = torch.arange(4).repeat(10)
+    positive = as_matrix(truth.unsqueeze(1).tolist(), 4)
+    given, tested = split(positive, 3, seed=1)
+    assert truth[given].bincount().tolist() == [3, 3, 3, 3]
+    assert sorted([*given.tolist(), *tested.tolist()]) == list(range(40))
+    assert not torch.equal(given, split(positive, 3, seed=2)[0])
+    assert split(positive, 0, 0)[1].tolist() == list(range(40))
+    with pytest.raises(ValueError, match="too few documents"):
+        split(positive, 9, 0)
+    with pytest.raises(ValueError, match="one label each"):
+        split(as_matrix([[0, 1], [0], [1]], 2), 1, 0)
+
+
+def test_predictions_are_the_decisions_of_surprise(st_path, monkeypatch):
+    model = SurpriseModel.from_pretrained(st_path, device="cpu")
+    texts = [f"{verb} the {thing}" for thing in ("match", "election", "bank") for verb in ("win", "vote", "taste")]
+    labels = ["sport", "politics", "money"]
+    positive = as_matrix([[i // 3] for i in range(9)], 3)
+    found = {name: best for name, best, _ in predictions(model, texts, labels, positive)}
+    assert list(found) == list(METHODS)
+    emb, vectors = model.embed(texts)[0], model.label_vectors(labels, model.hypothesis_template)
+    cosine = torch.nn.functional.cosine_similarity(emb.unsqueeze(1), vectors, dim=2)
+    assert torch.equal(found["cosine"][:, 0], cosine.argmax(dim=1))
+    assert torch.equal(found["surprise"][:, 0], surprise(emb, vectors, weight=1).argmax(dim=1))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)  # SetFit, should it be here, takes minutes
+    with_shots = {name: best for name, best, _ in predictions(model, texts, labels, positive, shots=1)}
+    assert list(with_shots) == [*METHODS, "examples"]
+    assert {len(best) for best in with_shots.values()} == {6}
+
+
+class FakeSetFit(types.ModuleType):
+    """SetFit's interface as `predictions` uses it; its answer is the number that ends a text."""
+
+    class SetFitModel:
+        def __init__(self, model_body, model_head):
+            self.model_body, self.model_head = model_body, model_head
+
+        def predict(self, texts, as_numpy):
+            assert as_numpy
+            return np.array([int(text[-1]) for text in texts])
+
+    class TrainingArguments:
+        def __init__(self, output_dir, seed, report_to, save_strategy):
+            assert Path(output_dir).is_dir()
+            self.given = seed, report_to, save_strategy
+
+    class Trainer:
+        def __init__(self, model, args, train_dataset):
+            FakeSetFit.seen = model, train_dataset, args.given
+
+        def train(self):
+            pass
+
+
+def test_setfit_learns_from_the_shots_and_is_asked_for_the_rest(st_path, monkeypatch):
+    module = FakeSetFit("setfit")
+    module.__spec__ = importlib.machinery.ModuleSpec("setfit", None)
+    monkeypatch.setitem(sys.modules, "setfit", module)
+    model = SurpriseModel.from_pretrained(st_path, device="cpu")
+    texts = [f"ball {i} {label}" for label in range(2) for i in range(5)]
+    positive = as_matrix([[i // 5] for i in range(10)], 2)
+    found = {name: best for name, best, _ in predictions(model, texts, ["a", "b"], positive, shots=2)}
+    learner, train, given = FakeSetFit.seen
+    assert given == (0, "none", "no")
+    assert sorted(train["label"]) == [0, 0, 1, 1]
+    assert all(text.endswith(str(label)) for text, label in zip(train["text"], train["label"], strict=True))
+    assert learner.model_body is not model  # SetFit trains it
+    assert found["SetFit"].tolist() == [[0]] * 3 + [[1]] * 3
+    assert set(train["text"]).isdisjoint(texts[i] for i in split(positive, 2, 0)[1].tolist())
+
+
+def test_picture():
+    truth = torch.randint(4, (60,), generator=torch.Generator().manual_seed(0))
+    found = [("cosine", guesses(truth, 0.1, 1), 0.0), ("surprise", guesses(truth, 0.9, 2), 0.0)]
+    result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    left, right = plots.comparison(result).axes
+    assert [tick.get_text() for tick in left.get_yticklabels()] == ["cosine", "surprise"]
+    drawn = {text.get_text() for text in left.texts}
+    assert drawn == {f"{100 * float(value):.1f}" for value in result.accuracy[:, 0]}
+    assert sorted(tick.get_text() for tick in right.get_yticklabels()) == LABELS
