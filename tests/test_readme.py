@@ -2,67 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
-import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests import snippets
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-BLOCKS = [found.groups() for found in BLOCK.finditer(README)]
-NUMBER = re.compile(r"-?\d+\.\d+")
-
-
-def same(printed: str, shown: str) -> bool:
-    """Equal text; numbers agree to one unit of the last digit shown, the op's rounding being the machine's."""
-    if " ".join(NUMBER.sub("#", printed).split()) != " ".join(NUMBER.sub("#", shown).split()):
-        return False
-    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
-    return all(abs(float(a) - float(b)) <= 1.01 * 10.0 ** -len(b.split(".")[1]) for a, b in pairs)
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the README uses, and the programs it calls."""
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A folder with the files that the README uses, and the environment to use them in."""
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "examples").symlink_to(ROOT / "examples")
-    (folder / "bin").mkdir()
-    for name, args in {"python": "", "surprise-hf": "-m surprise_hf.cli "}.items():
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {args}"$@"\n')
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return folder
+    return folder, snippets.workplace(folder)
 
 
 def test_comparison_can_fail():
-    assert same("a 0.123 b\n", "a  0.124 b")
-    assert not same("a 0.123 b", "a 0.125 b")
-    assert not same("a 0.123 b", "a 0.123 c")
-    assert not same("", "a")
+    assert snippets.same("a 0.123 b\n", "a  0.124 b")
+    assert not snippets.same("a 0.123 b", "a 0.125 b")
+    assert not snippets.same("a 0.123 b", "a 0.123 c")
+    assert not snippets.same("", "a")
+    with pytest.raises(AssertionError, match="and the page shows"):
+        snippets.check(snippets.Block("print(1)", None), "1\n")
 
 
-def test_python_examples(workplace: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(workplace)
-    names: dict[str, Any] = {}
-    examples = [(code, shown) for kind, code, shown in BLOCKS if kind == "python"]
+def test_python_examples(workplace: tuple[Path, dict[str, str]]):
+    examples = snippets.blocks(README, "python")
     assert len(examples) >= 3
-    for code, shown in examples:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            exec(compile(code, "README.md", "exec"), names)
-        assert shown is not None, f"an example without output:\n{code}"
-        assert same(out.getvalue(), shown), f"{code}\nprinted\n{out.getvalue()}\nand README.md shows\n{shown}"
+    for block, printed in snippets.run_python(examples, *workplace):
+        assert block.shown is not None, f"an example without output:\n{block.code}"
+        snippets.check(block, printed)
     from sentence_transformers import SentenceTransformer
 
-    assert SentenceTransformer("support-model", device="cpu").get_embedding_dimension() == 384
+    model = SentenceTransformer(str(workplace[0] / "support-model"), device="cpu")
+    assert model.get_embedding_dimension() == 384
 
 
 def test_the_task_is_unknown_without_import():
@@ -71,18 +49,12 @@ def test_the_task_is_unknown_without_import():
     assert "Unknown task" in done.stdout, done.stderr
 
 
-def test_shell_examples(workplace: Path):
-    examples = [(code, shown) for kind, code, shown in BLOCKS if kind == "bash" and "surprise-hf" in code]
+def test_shell_examples(workplace: tuple[Path, dict[str, str]]):
+    examples = [block for block in snippets.blocks(README, "bash") if "surprise-hf" in block.code]
     assert examples
-    path = os.pathsep.join([str(workplace / "bin"), os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    for code, shown in examples:
-        done = subprocess.run(
-            ["bash", "-ec", code], cwd=workplace, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert shown is not None, f"an example without output:\n{code}"
-        assert same(done.stdout, shown), f"{code}\nprinted\n{done.stdout}\nand README.md shows\n{shown}"
+    for block in examples:
+        assert block.shown is not None, f"an example without output:\n{block.code}"
+        snippets.check(block, snippets.run_bash(block, *workplace))
 
 
 def test_make_targets_and_links():
