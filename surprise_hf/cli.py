@@ -181,15 +181,13 @@ class _Classifier:
     def __init__(
         self, pipe: SurpriseZeroShotPipeline, scoring: dict[str, Any], args: argparse.Namespace, rows: Any
     ) -> None:
-        from .pipeline import _Call
-
         self.model, self.rows, self.column, self.batch_size = pipe.model, rows, args.text_column, args.batch_size
         if "candidate_labels" not in scoring and pipe.model.candidate_labels is None:
             raise UsageError("no labels: give --labels a,b,c or --labels-file FILE (the model has none stored)")
-        self.call = _Call(pipe, scoring, args.batch_size)
-        count = len(self.call.labels)
-        self.call.top_k = min(args.top_k or (count if args.multi_label else 1), count)
-        self.names = tables.result_names(self.call.top_k, args.prefix)
+        self.scorer = pipe.scorer(batch_size=args.batch_size, **scoring)
+        count = len(self.scorer.labels)
+        self.scorer.top_k = min(args.top_k or (count if args.multi_label else 1), count)
+        self.names = tables.result_names(self.scorer.top_k, args.prefix)
         check_free(self.names, rows)
         self._cut = self._embedded = 0
 
@@ -197,21 +195,19 @@ class _Classifier:
         """Everything that is not yet written."""
         from .inputs import warn_cut
 
-        kept = job.chunk_file("embeddings") if self.call.context is None else None
+        kept = job.chunk_file("embeddings") if self.scorer.context is None else None
         if kept is not None:
             for _, start, stop in self._chunks(len(kept.ends), "Embedding"):
                 kept.append(self._embed(start, stop)[1].cpu().numpy().tobytes())
             self._use_own_documents(kept)
-        elif self.call.context is not None and not self.call.is_stored:
-            self._settle_weight(len(self.call.context))
+        elif self.scorer.context is not None and not self.scorer.is_stored:
+            self._settle_weight(len(self.scorer.context))
         for index, start, stop in self._chunks(job.done, "Labelling"):
-            found = {}
             if kept is None:
                 at, emb = self._embed(start, stop)
             else:
                 at, emb = [i for i, _ in self._texts(start, stop)], self._embeddings(kept, index, index + 1)
-            if at:
-                found = self.call.rank(self.call.fitted(emb), self.call.labels, emb, at)
+            found = dict(zip(at, self.scorer.score(emb), strict=True))
             more = tables.result_columns(found, stop - start, self.names)
             job.append(tables.encode(self.rows, start, stop, more, fmt))
         warn_cut(self._cut, self._embedded, "documents", self.model.max_seq_length)
@@ -257,17 +253,17 @@ class _Classifier:
 
     def _use_own_documents(self, kept: ChunkFile) -> None:
         """Make the documents of the table the ensemble, exactly as one call of the pipeline would."""
-        self.call.context = self._embeddings(kept, 0, len(kept.ends))
-        self._settle_weight(len(self.call.context))
+        self.scorer.context = self._embeddings(kept, 0, len(kept.ends))
+        self._settle_weight(len(self.scorer.context))
 
     def _settle_weight(self, documents: int) -> None:
         """The default weight for so many documents, and a word where it is small: in the words of this command."""
         from .fitted import crossover_weight
-        from .pipeline import SMALL_WEIGHT
+        from .scorer import SMALL_WEIGHT
 
-        if "weight" in self.call.options:
+        if "weight" in self.scorer.options:
             return
-        weight = self.call.options["weight"] = crossover_weight(documents)
+        weight = self.scorer.options["weight"] = crossover_weight(documents)
         if weight < SMALL_WEIGHT:
             say(
                 f"note: the ensemble has {documents:,} documents, so surprise has the weight {weight:.3f} and plain"

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import Pipeline
 
 from . import inputs
-from .ensemble import Ensemble, check_rows
-from .fitted import FittedLabels, crossover_weight
-from .inputs import BATCH_SIZE, Label
+from .inputs import BATCH_SIZE
+from .scorer import ARGUMENTS, Scorer
 from .windows import check_long_texts
 
 if TYPE_CHECKING:
@@ -30,9 +28,6 @@ __all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline"]
 
 TASK = "surprise-zero-shot"
 DEFAULT_MODEL = ("sentence-transformers/sentence-t5-base", "main")  # the paper's encoder
-SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
-
-SCORING = {"surprise_weight": "weight", "n_cross": "n_cross", "estimator": "estimator", "refine": "refine"}
 
 
 class _Documents(NamedTuple):
@@ -166,32 +161,31 @@ class SurpriseZeroShotPipeline(Pipeline):
                 an embedding that is not finite.
         """
         del num_workers
-        given = {name: value for name, value in locals().items() if name in _CALL_ARGUMENTS and value is not None}
-        batch_size = self._batch_size if batch_size is None else batch_size
-        return self._run(inputs, _Call(self, {**self._postprocess_params, **given}, batch_size))
+        given = {name: value for name, value in locals().items() if name in ARGUMENTS and value is not None}
+        return self._run(inputs, self.scorer(batch_size=batch_size, **given))
 
-    def _run(self, documents: Any, call: _Call) -> Any:
+    def _run(self, documents: Any, scorer: Scorer) -> Any:
         if documents is None:
             raise ValueError("no documents given (None)")
         if getattr(documents, "ndim", 1) == 0:
             documents = documents.item()  # an array that holds one string
         if inputs.is_stream(documents):
-            return self._stream(inputs.iterate(documents), call)
-        results = list(self._stream(inputs.iterate(documents), call, whole=True))
+            return self._stream(inputs.iterate(documents), scorer)
+        results = list(self._stream(inputs.iterate(documents), scorer, whole=True))
         return results[0] if isinstance(documents, str) else results
 
-    def _stream(self, rows: Iterator[Any], call: _Call, whole: bool = False) -> Iterator[dict[str, Any]]:
+    def _stream(self, rows: Iterator[Any], scorer: Scorer, whole: bool = False) -> Iterator[dict[str, Any]]:
         """Results in order; read at once where the whole is wanted or the ensemble is the documents themselves."""
         position = cut = embedded = 0
-        size = None if whole or call.context is None else call.batch_size
+        size = None if whole or scorer.context is None else scorer.batch_size
         while block := list(islice(rows, size)):
-            read = self._read(block, position, call.batch_size)
-            per_document = call.labels_of(position, len(block))
+            read = self._read(block, position, scorer.batch_size)
+            scorer.check_count(position + len(block), more=True)
+            yield from self._score(read, position, scorer)
             position, cut, embedded = position + len(block), cut + read.cut, embedded + len(read.rows)
-            yield from self._score(read, per_document, call)
             if size is None:
                 break
-        call.finish(position)
+        scorer.check_count(position)
         inputs.warn_cut(cut, embedded, "documents", self.model.max_seq_length)
 
     def _read(self, block: Sequence[Any], start: int, batch_size: int) -> _Documents:
@@ -201,24 +195,33 @@ class SurpriseZeroShotPipeline(Pipeline):
         emb, cut = self.model.embed(texts, batch_size=batch_size, rows=[start + i for i in rows])
         return _Documents(sequences, rows, emb, cut)
 
-    def _score(self, read: _Documents, own_labels: list[list[Label]] | None, call: _Call) -> Iterator[dict[str, Any]]:
-        found: dict[int, tuple[list[Label], list[float]]] = {}
+    def _score(self, read: _Documents, start: int, scorer: Scorer) -> Iterator[dict[str, Any]]:
+        found = {}
         if read.rows:
-            fitted = call.fitted(read.emb)
-            if own_labels is None:
-                found = call.rank(fitted, call.labels, read.emb, read.rows)
-            else:
-                place = {str(label): i for i, label in enumerate(call.labels)}
-                groups: dict[tuple[str, ...], list[int]] = {}
-                for at, row in enumerate(read.rows):
-                    groups.setdefault(tuple(map(str, own_labels[row])), []).append(at)
-                for names, members in groups.items():
-                    some = fitted.select([place[name] for name in names])
-                    rows = [read.rows[at] for at in members]
-                    found |= call.rank(some, own_labels[rows[0]], read.emb[members], rows)
+            results = scorer.score(read.emb, [start + row for row in read.rows])
+            found = dict(zip(read.rows, results, strict=True))
         for row, sequence in enumerate(read.sequences):
             labels, scores = found.get(row, ([], []))
             yield {"sequence": sequence, "labels": labels, "scores": scores}
+
+    def scorer(self, *, batch_size: int | None = None, **kwargs: Any) -> Scorer:
+        """A call in two steps, for embeddings of one's own or documents read in parts: `pipe.scorer(...).score(emb)`.
+
+        Args:
+            batch_size: of the encoder, for the labels and an ensemble of texts.
+            kwargs: as for the call, from `candidate_labels` on.
+
+        Raises:
+            TypeError: an argument that the call does not have.
+            ValueError: as the call.
+        """
+        given = {**self._postprocess_params, **self._sanitize_parameters(**kwargs)[2]}
+        return Scorer(self.model, given, self._batch_size if batch_size is None else batch_size, self._warn_once)
+
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, stacklevel=2)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -307,9 +310,9 @@ class SurpriseZeroShotPipeline(Pipeline):
     # --- what the base class asks for ----------------------------------------------------------------------------
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict, dict, dict]:
-        unknown = sorted(set(kwargs) - set(_CALL_ARGUMENTS))
+        unknown = sorted(set(kwargs) - set(ARGUMENTS))
         if unknown:
-            raise TypeError(f"unknown argument {', '.join(unknown)}; known are {', '.join(_CALL_ARGUMENTS)}")
+            raise TypeError(f"unknown argument {', '.join(unknown)}; known are {', '.join(ARGUMENTS)}")
         return {}, {}, {name: value for name, value in kwargs.items() if value is not None}
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
@@ -322,165 +325,6 @@ class SurpriseZeroShotPipeline(Pipeline):
     def postprocess(self, model_outputs: Any, **_: Any) -> Any:
         """Nothing."""
         return model_outputs
-
-
-_CALL_ARGUMENTS = (
-    "candidate_labels",
-    "hypothesis_template",
-    "multi_label",
-    "threshold",
-    "top_k",
-    "ensemble",
-    *SCORING,
-)
-
-
-class _Call:
-    """The arguments of one call, checked, and the labels fitted for it."""
-
-    def __init__(self, pipe: SurpriseZeroShotPipeline, given: dict[str, Any], batch_size: int | None) -> None:
-        self.pipe, self.model = pipe, pipe.model
-        self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
-        self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
-        self.threshold = given.get("threshold")
-        if self.threshold is not None and not (isinstance(self.threshold, (int, float)) and 0 <= self.threshold <= 1):
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
-        self.multi_label = bool(given.get("multi_label", False))
-        self.template = inputs.check_template(given.get("hypothesis_template", self.model.hypothesis_template))
-        self.per_document: list[list[Label]] | None = None
-        self.labels = self._read_labels(given.get("candidate_labels"))
-        self.options = {to: given[name] for name, to in SCORING.items() if name in given}
-        self.is_stored = "ensemble" not in given and self.model.ensemble is not None
-        self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else self.model.ensemble
-        self._fitted: FittedLabels | None = None
-        if self.threshold is not None and "estimator" not in self._stored_options():
-            self.options.setdefault("estimator", "auto")
-
-    def _read_labels(self, labels: Any) -> list[Label]:
-        if labels is None:
-            if self.model.candidate_labels is None:
-                raise ValueError(
-                    "no labels: pass candidate_labels=[...], or store some in the model with pipe.set_labels([...])"
-                )
-            return self.model.candidate_labels
-        if isinstance(labels, Iterable) and not isinstance(labels, (str, dict, Sequence)):
-            labels = labels if isinstance(labels, (set, frozenset)) else list(labels)  # an iterator is read once
-        if not inputs.is_per_document(labels):
-            return inputs.as_labels(labels)
-        self.per_document = []
-        for row, some in enumerate(labels):
-            if isinstance(some, str):
-                raise ValueError(f"candidate_labels mixes labels and lists of labels: row {row} is {some!r}")
-            try:
-                self.per_document.append(inputs.as_labels(some))
-            except ValueError as error:
-                raise ValueError(f"labels of document {row}: {error}") from error
-        return list({str(label): label for some in self.per_document for label in some}.values())
-
-    def _read_ensemble(self, given: Any) -> Tensor | Ensemble:
-        dim = self.model.dim
-        if isinstance(given, (str, os.PathLike)):
-            return Ensemble.load(given, dim=dim, encoder=self.model.encoder_name)
-        if isinstance(given, Ensemble):
-            if given.dim != dim:
-                raise ValueError(f"the ensemble has {given.dim} dimensions, but this encoder gives {dim}")
-            return given
-        if not isinstance(given, Tensor) and getattr(getattr(given, "dtype", None), "kind", "") == "f":
-            given = torch.as_tensor(given)
-        if isinstance(given, Tensor):
-            check_rows("ensemble", given, dim)
-            if not len(given):
-                raise ValueError("the ensemble holds no documents")
-            return given
-        texts = [text for i, row in enumerate(inputs.iterate(given)) if (text := inputs.text_of(row, i)) is not None]
-        texts = [text for text in texts if text.strip()]
-        if not texts:
-            raise ValueError("the ensemble holds no document with text")
-        return self.model.embed(texts, batch_size=self.batch_size)[0]
-
-    def labels_of(self, start: int, count: int) -> list[list[Label]] | None:
-        """The own labels of documents start ... start + count - 1; None where all share one set."""
-        if self.per_document is None:
-            return None
-        if start + count > len(self.per_document):
-            raise ValueError(f"there are {len(self.per_document)} lists of labels, but more documents")
-        return self.per_document[start : start + count]
-
-    def finish(self, documents: int) -> None:
-        """Complain about label lists left over."""
-        if self.per_document is not None and documents != len(self.per_document):
-            raise ValueError(f"there are {len(self.per_document)} lists of labels, but {documents} documents")
-
-    def fitted(self, emb: Tensor) -> FittedLabels:
-        """The labels against the ensemble of this call; `emb` (n, d) are its documents."""
-        if self._fitted is None:
-            self._warn_if_small(len(emb) if self.context is None else len(self.context))
-            if self._is_stored_fit():
-                assert self.model.fitted is not None
-                fitted = self.model.fitted
-            else:
-                queries = self.model.label_vectors(self.labels, self.template).to(emb.device)
-                context = emb if self.context is None else self.context
-                context = context.to(emb.device) if isinstance(context, Tensor) else context
-                fitted = FittedLabels.fit(queries, context, **{**self._stored_options(), **self.options})
-            self._fitted = fitted.to(emb.device)
-        return self._fitted
-
-    def _stored_options(self) -> dict[str, Any]:
-        stored = self.is_stored or self.labels is self.model.candidate_labels
-        return self.model.fit_options if stored else {}
-
-    def _is_stored_fit(self) -> bool:
-        return (
-            self.is_stored
-            and self.model.fitted is not None
-            and inputs.as_json(self.labels) == inputs.as_json(self.model.candidate_labels or [])
-            and self.template == self.model.hypothesis_template
-            and {**self._stored_options(), **self.options} == self._stored_options()
-        )
-
-    def _warn_if_small(self, documents: int) -> None:
-        options = {**self._stored_options(), **self.options}
-        given = options.get("weight")
-        weight = crossover_weight(documents, given, options.get("n_cross", 1000))
-        advice = (
-            "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind, or fix"
-            " surprise_weight (1 = surprise, 0 = similarity)"
-        )
-        if given is None and weight < SMALL_WEIGHT:
-            whose = "is this call's own documents" if self.context is None else "is small"
-            message = (
-                f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
-                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}"
-            )
-        elif weight > 0 and documents == 1:
-            message = (
-                f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
-                f" 0.5. Instead, {advice}"
-            )
-        else:
-            return
-        if not self.pipe._warned:  # noqa: SLF001 (made for this pipeline alone)
-            self.pipe._warned = True  # noqa: SLF001
-            warnings.warn(message, stacklevel=2)
-
-    def rank(
-        self, fitted: FittedLabels, labels: Sequence[Label], emb: Tensor, rows: Sequence[int]
-    ) -> dict[int, tuple[list[Label], list[float]]]:
-        """Labels and scores of each row, best first, after `top_k` and `threshold`."""
-        k = min(self.top_k or len(labels), len(labels))
-        scores, order = fitted.rank(emb, k)
-        sure = scores[:, 0] if fitted.tails is None or self.multi_label else fitted.accept(emb)
-        results = {}
-        for row, values, at, least in zip(rows, scores.tolist(), order.tolist(), sure.tolist(), strict=True):
-            kept = list(zip(at, values, strict=True))
-            if self.threshold is not None and self.multi_label:
-                kept = [(i, value) for i, value in kept if value >= self.threshold]
-            elif self.threshold is not None and least < self.threshold:
-                kept = []
-            names = [str(label) if isinstance(label := labels[i], str) else label for i, _ in kept]
-            results[row] = names, [value for _, value in kept]
-        return results
 
 
 def _as_model(model: Any) -> SurpriseModel:

@@ -22,6 +22,7 @@ from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
 from .ops import unit_rows
 from .ranking import DIRECTIONS, Found, Limits, Ranker
+from .scorer import SMALL_WEIGHT
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -30,7 +31,6 @@ __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
 Id: TypeAlias = int | str
 
-SMALL_WEIGHT = 0.9  # below it the scores lean on the plain similarity: worth a word
 SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
 SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
 CHUNK = 64  # batches encoded together, as in the model

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from surprise_hf.ensemble import Ensemble, check_rows
 from surprise_hf.model_card import CITATION
-from surprise_hf.pipeline import SCORING
+from surprise_hf.scorer import SCORING
 
 __all__ = ["CITATION", "SurpriseMetric"]
 

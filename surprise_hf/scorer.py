@@ -1,0 +1,237 @@
+"""Scorer: labels and scores of embedded documents. A call of the pipeline without the encoding of its documents."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import inputs
+from .ensemble import Ensemble, check_rows
+from .fitted import FittedLabels, crossover_weight
+from .inputs import BATCH_SIZE, Label
+
+if TYPE_CHECKING:
+    from .model import SurpriseModel
+
+__all__ = ["ARGUMENTS", "SCORING", "SMALL_WEIGHT", "Scorer"]
+
+SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
+
+SCORING = {"surprise_weight": "weight", "n_cross": "n_cross", "estimator": "estimator", "refine": "refine"}
+ARGUMENTS = (
+    "candidate_labels",
+    "hypothesis_template",
+    "multi_label",
+    "threshold",
+    "top_k",
+    "ensemble",
+    *SCORING,
+)
+
+
+class Scorer:
+    """Labels and scores of embedded documents; made by `SurpriseZeroShotPipeline.scorer`.
+
+    Args:
+        model: embeds the labels, and an ensemble of texts.
+        given: arguments of the pipeline's call by name (`ARGUMENTS`).
+        batch_size: of the encoder.
+        warn: is told what the user should know.
+
+    Attributes:
+        labels: all candidate labels.
+        context: the ensemble: embeddings (e, d) or an `Ensemble`; None until the first documents scored become it.
+            May be set before.
+        is_stored: whether the context is the model's own.
+        options: for `FittedLabels.fit`, beside those stored in the model. May be set before documents are scored.
+        top_k: labels listed for a document; None for all.
+
+    Raises:
+        ValueError: an argument that does not fit.
+
+    Example:
+        >>> pipe.scorer(candidate_labels=["sports", "politics"], ensemble=embeddings).score(embeddings[:2])
+        [(['politics', 'sports'], [0.97, 0.31]), (['sports', 'politics'], [0.99, 0.08])]
+    """
+
+    def __init__(
+        self,
+        model: SurpriseModel,
+        given: dict[str, Any],
+        batch_size: int | None = None,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        self.model, self._warn = model, warn
+        self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+        self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
+        self.threshold = given.get("threshold")
+        if self.threshold is not None and not (isinstance(self.threshold, (int, float)) and 0 <= self.threshold <= 1):
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        self.multi_label = bool(given.get("multi_label", False))
+        self.template = inputs.check_template(given.get("hypothesis_template", model.hypothesis_template))
+        self.per_document: list[list[Label]] | None = None
+        self.labels = self._read_labels(given.get("candidate_labels"))
+        self.options = {to: given[name] for name, to in SCORING.items() if name in given}
+        self.is_stored = "ensemble" not in given and model.ensemble is not None
+        self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else model.ensemble
+        self._fitted: FittedLabels | None = None
+        if self.threshold is not None and "estimator" not in self._stored_options():
+            self.options.setdefault("estimator", "auto")
+
+    # --- labels and their ensemble -------------------------------------------------------------------------------
+
+    def _read_labels(self, labels: Any) -> list[Label]:
+        if labels is None:
+            if self.model.candidate_labels is None:
+                raise ValueError(
+                    "no labels: pass candidate_labels=[...], or store some in the model with pipe.set_labels([...])"
+                )
+            return self.model.candidate_labels
+        if isinstance(labels, Iterable) and not isinstance(labels, (str, dict, Sequence)):
+            labels = labels if isinstance(labels, (set, frozenset)) else list(labels)  # an iterator is read once
+        if not inputs.is_per_document(labels):
+            return inputs.as_labels(labels)
+        self.per_document = []
+        for row, some in enumerate(labels):
+            if isinstance(some, str):
+                raise ValueError(f"candidate_labels mixes labels and lists of labels: row {row} is {some!r}")
+            try:
+                self.per_document.append(inputs.as_labels(some))
+            except ValueError as error:
+                raise ValueError(f"labels of document {row}: {error}") from error
+        return list({str(label): label for some in self.per_document for label in some}.values())
+
+    def _read_ensemble(self, given: Any) -> Tensor | Ensemble:
+        dim = self.model.dim
+        if isinstance(given, (str, os.PathLike)):
+            return Ensemble.load(given, dim=dim, encoder=self.model.encoder_name)
+        if isinstance(given, Ensemble):
+            if given.dim != dim:
+                raise ValueError(f"the ensemble has {given.dim} dimensions, but this encoder gives {dim}")
+            return given
+        if not isinstance(given, Tensor) and getattr(getattr(given, "dtype", None), "kind", "") == "f":
+            given = torch.as_tensor(given)
+        if isinstance(given, Tensor):
+            check_rows("ensemble", given, dim)
+            if not len(given):
+                raise ValueError("the ensemble holds no documents")
+            return given
+        texts = [text for i, row in enumerate(inputs.iterate(given)) if (text := inputs.text_of(row, i)) is not None]
+        texts = [text for text in texts if text.strip()]
+        if not texts:
+            raise ValueError("the ensemble holds no document with text")
+        return self.model.embed(texts, batch_size=self.batch_size)[0]
+
+    def check_count(self, documents: int, more: bool = False) -> None:
+        """Refuse a number of documents that the lists of their own labels do not fit; `more` may follow.
+
+        Raises:
+            ValueError: too few or too many lists.
+        """
+        lists = documents if self.per_document is None else len(self.per_document)
+        if documents > lists:
+            raise ValueError(f"there are {lists} lists of labels, but more documents")
+        if documents < lists and not more:
+            raise ValueError(f"there are {lists} lists of labels, but {documents} documents")
+
+    # --- scores --------------------------------------------------------------------------------------------------
+
+    def score(self, embeddings: Tensor, rows: Sequence[int] | None = None) -> list[tuple[list[Label], list[float]]]:
+        """Labels and scores of documents, best first, after `top_k` and `threshold`.
+
+        Args:
+            embeddings: (n, d) floating, by the encoder of the labels. Without a context the first ones given become it.
+            rows: where each document has labels of its own, the documents' places in that list; default: 0 ... n - 1.
+
+        Returns:
+            n pairs of labels and scores (0 to 1).
+
+        Raises:
+            TypeError, ValueError: embeddings of another kind or shape, or not finite.
+        """
+        check_rows("embeddings", embeddings, self.model.dim)
+        if not len(embeddings):
+            return []
+        fitted = self.fit(embeddings)
+        if self.per_document is None:
+            return self._ranked(fitted, self.labels, embeddings)
+        place = {str(label): i for i, label in enumerate(self.labels)}
+        own = [self.per_document[row] for row in (range(len(embeddings)) if rows is None else rows)]
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for at, labels in enumerate(own):
+            groups.setdefault(tuple(map(str, labels)), []).append(at)
+        found: list[tuple[list[Label], list[float]]] = [([], [])] * len(embeddings)
+        for names, members in groups.items():
+            results = self._ranked(fitted.select([place[name] for name in names]), own[members[0]], embeddings[members])
+            for at, result in zip(members, results, strict=True):
+                found[at] = result
+        return found
+
+    def fit(self, embeddings: Tensor) -> FittedLabels:
+        """The labels against the context, fitted once; without a context `embeddings` (n, d) become it."""
+        if self._fitted is None:
+            self._warn_if_small(len(embeddings) if self.context is None else len(self.context))
+            if self._is_stored_fit():
+                assert self.model.fitted is not None
+                fitted = self.model.fitted
+            else:
+                queries = self.model.label_vectors(self.labels, self.template).to(embeddings.device)
+                context = embeddings if self.context is None else self.context
+                context = context.to(embeddings.device) if isinstance(context, Tensor) else context
+                fitted = FittedLabels.fit(queries, context, **{**self._stored_options(), **self.options})
+            self._fitted = fitted.to(embeddings.device)
+        return self._fitted
+
+    def _stored_options(self) -> dict[str, Any]:
+        stored = self.is_stored or self.labels is self.model.candidate_labels
+        return self.model.fit_options if stored else {}
+
+    def _is_stored_fit(self) -> bool:
+        return (
+            self.is_stored
+            and self.model.fitted is not None
+            and inputs.as_json(self.labels) == inputs.as_json(self.model.candidate_labels or [])
+            and self.template == self.model.hypothesis_template
+            and {**self._stored_options(), **self.options} == self._stored_options()
+        )
+
+    def _warn_if_small(self, documents: int) -> None:
+        options = {**self._stored_options(), **self.options}
+        given = options.get("weight")
+        weight = crossover_weight(documents, given, options.get("n_cross", 1000))
+        advice = (
+            "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind, or fix"
+            " surprise_weight (1 = surprise, 0 = similarity)"
+        )
+        if given is None and weight < SMALL_WEIGHT:
+            whose = "is this call's own documents" if self.context is None else "is small"
+            self._warn(
+                f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
+                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}"
+            )
+        elif weight > 0 and documents == 1:
+            self._warn(
+                f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
+                f" 0.5. Instead, {advice}"
+            )
+
+    def _ranked(
+        self, fitted: FittedLabels, labels: Sequence[Label], embeddings: Tensor
+    ) -> list[tuple[list[Label], list[float]]]:
+        scores, order = fitted.rank(embeddings, min(self.top_k or len(labels), len(labels)))
+        sure = scores[:, 0] if fitted.tails is None or self.multi_label else fitted.accept(embeddings)
+        results = []
+        for values, at, least in zip(scores.tolist(), order.tolist(), sure.tolist(), strict=True):
+            kept = list(zip(at, values, strict=True))
+            if self.threshold is not None and self.multi_label:
+                kept = [(i, value) for i, value in kept if value >= self.threshold]
+            elif self.threshold is not None and least < self.threshold:
+                kept = []
+            names = [str(label) if isinstance(label := labels[i], str) else label for i, _ in kept]
+            results.append((names, [value for _, value in kept]))
+        return results
