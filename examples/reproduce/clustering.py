@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, resumed, write_results
+from common import arguments, encoders, resumed, write_results
 from sklearn.metrics import adjusted_rand_score, v_measure_score
 from torch import Tensor
 from torch.nn.functional import normalize
 from tqdm import tqdm
-from zero_shot import Encoder
 
 from surprise_hf import SurpriseKMeans
 from surprise_hf.fitted import FittedLabels
@@ -131,10 +130,8 @@ def table(model: str, summary: dict[str, Any], splits: int) -> str:
 def main() -> None:
     """Cluster every split as often as asked, with every encoder."""
     parser = arguments(__doc__, "out/clustering")
-    parser.add_argument("--data", type=Path, required=True, help="folder that holds reddit_tweac")
     parser.add_argument("--splits", type=int, default=25)
     parser.add_argument("--runs", type=int, default=40)
-    parser.add_argument("--limit", type=int, help="titles of each subreddit (default: all)")
     parser.add_argument("--variants", default="", help=f"comma list of {', '.join(VARIANTS)}")
     options = parser.parse_args()
     variants = [name for name in options.variants.split(",") if name]
@@ -150,10 +147,9 @@ def main() -> None:
         rows_of[label] = list(range(start, start + len(titles[label])))
     settings = {"limit": options.limit, "variants": variants, "titles": len(texts)}
     markdown, results = "", {}
-    for spec in options.model:
-        encoder = Encoder(spec, options.out / "embeddings")
+    for encoder in encoders(options):
         emb = encoder(texts)
-        with resumed(options.out / f"{encoder.name}.runs.jsonl", {**settings, "model": spec}) as (rows, add):
+        with resumed(options.out / f"{encoder.name}.runs.jsonl", {**settings, "model": encoder.spec}) as (rows, add):
             done = {(row["split"], row["run"]) for row in rows}
             jobs = [(s, r) for s in range(options.splits) for r in range(options.runs) if (s, r) not in done]
             for split, run in tqdm(jobs, desc=encoder.name, disable=None):

