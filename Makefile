@@ -14,7 +14,7 @@ CPP_FILES = $(shell find csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -n
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench cuda env op clean FORCE
+.PHONY: help demo test check bench docs cuda env op clean FORCE
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: env ## ruff, mypy, clang-format
 bench: op ## Time the op against torch and the peers (ARGS="..." is passed on)
 	$(PY) benchmarks/bench_op.py $(ARGS)
 
+docs: env ## The documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 cuda: env ## Compile the CUDA library, with a CPU-only torch too
 	SURPRISE_HF_FORCE_CUDA=1 $(BUILD)
 
@@ -61,5 +64,5 @@ $(VENV)/.stamp: pyproject.toml $(if $(filter-out $(shell cat $(VENV)/.torch 2>/d
 	@touch $@
 
 clean: ## Remove what was built (not .venv)
-	rm -rf build dist *.egg-info surprise_hf/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info surprise_hf/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,53 @@
+"""The pages of docs/: their examples run and print what is shown, their links lead somewhere, the site builds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import snippets
+from tests.snippets import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_guide_examples(tmp_path: Path):
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    env = snippets.workplace(tmp_path)
+    python, bash = (snippets.blocks(text, kind) for kind in ("python", "bash"))
+    assert len(python) >= 8
+    assert bash
+    for block, printed in snippets.run_python(python, tmp_path, env):
+        snippets.check(block, printed)
+    for block in bash:
+        snippets.check(block, snippets.run_bash(block, tmp_path, env))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links(page: Path):
+    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_site_builds_and_knows_every_public_name(tmp_path: Path):
+    import surprise_hf
+    from surprise_hf import ops
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    known = set(re.findall(r'id="surprise_hf\.([\w.]+)"', page))
+    public = {name for name in surprise_hf.__all__ if not name.startswith("__") and name != "metrics"}
+    for name in public | {f"ops.{name}" for name in ops.__all__}:
+        assert any(one == name or one.endswith(f".{name}") for one in known), name
+    assert (tmp_path / "site" / "guide" / "index.html").is_file()
