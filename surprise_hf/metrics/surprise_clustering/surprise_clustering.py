@@ -16,7 +16,7 @@ documents treated alike, 0 for clusters drawn by chance)."""
 _INPUTS = """
 Args:
     predictions: the cluster of each document, strings or integers.
-    references: the class of each document, strings or integers.
+    references: the class of each document, strings or integers; exactly one, for a division into classes is compared.
 
 Returns:
     v_measure, homogeneity, completeness: in [0, 1], 1 being best.
@@ -51,7 +51,10 @@ class SurpriseClustering(base.SurpriseMetric):
         for name, column in columns.items():
             for row, value in enumerate(column):
                 if not base.is_label(value):
-                    raise ValueError(f"{name}[{row}] must be one string or integer, got {base.shown(value)}")
+                    raise ValueError(
+                        f"{name}[{row}] must be one string or integer, got {base.shown(value)}; clusters are compared"
+                        " with a division into classes, so each document needs exactly one"
+                    )
         return {name: list(map(str, column)) for name, column in columns.items()}, self.features
 
     def _compute(self, *, predictions: list[str], references: list[str]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Text similarity whose number means the same on every encoder: the surprise of a prediction with its reference."""
 
+from itertools import accumulate
 from typing import Any
 
 import datasets
@@ -16,20 +17,22 @@ _DESCRIPTION = """\
 How much more similar a prediction is to its own reference than to the others: the surprise score of the pair, over the
 ensemble of references. 0.5 is no more similar than to a reference drawn at random, 0.99 more similar than to about 99
 in 100 of them. Unlike a cosine, whose usual values differ from encoder to encoder, the number is a rank, and means the
-same on each. The ensemble should hold dozens of texts at least: of n references no pair can stand out by more than
-sqrt(n - 1) standard deviations. Of one alone it is 0.5."""
+same on each. Of several references of a prediction the one that it is most similar to counts. The ensemble should hold
+dozens of texts at least: of n references no pair can stand out by more than sqrt(n - 1) standard deviations. Of one
+alone it is 0.5."""
 
 _INPUTS = """
 Args:
     predictions: texts, or their embeddings (n, d).
-    references: the text, or embedding, that each prediction is compared with.
+    references: the text, or embedding, that each prediction is compared with; or a list of them for each, which need
+        not be equally many.
     ensemble: texts, embeddings (e, d), a `surprise_hf.Ensemble` or the path of one, to compare with in place of the
         references: pass the same one to compare systems on different references.
     model: the encoder of texts: a SentenceTransformer, a `surprise_hf.SurpriseModel`, a folder or a Hub id.
 
 Returns:
-    surprise_similarity: the mean over pairs, in [0, 1].
-    surprise_similarity_scores: of each pair.
+    surprise_similarity: the mean over predictions, in [0, 1].
+    surprise_similarity_scores: of each prediction with its reference, of several with the most similar one.
 
 Examples:
     >>> import evaluate
@@ -42,6 +45,10 @@ Examples:
     [0.921, 0.921, 0.24]
     >>> round(results["surprise_similarity"], 3)
     0.694
+    >>> several = [[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [[0.0, 1.0, 0.0]], [[0.0, 0.0, 1.0], [0.5, 0.5, 0.5]]]
+    >>> results = metric.compute(predictions=predictions, references=several)
+    >>> [round(score, 3) for score in results["surprise_similarity_scores"]]
+    [0.943, 0.943, 0.786]
 """
 
 _DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -56,45 +63,79 @@ class SurpriseSimilarity(base.SurpriseMetric):
             citation=base.CITATION,
             inputs_description=_INPUTS,
             features=[
-                datasets.Features({"predictions": base.STRING, "references": base.STRING}),
-                datasets.Features({"predictions": base.VECTOR, "references": base.VECTOR}),
+                datasets.Features({"predictions": one, "references": references})
+                for one in (base.STRING, base.VECTOR)
+                for references in (one, datasets.Sequence(one))
             ],
         )
 
     def read(self, predictions: list[Any], references: list[Any] | None) -> Any:
-        """Texts or embeddings, of the same kind on both sides."""
+        """Texts or embeddings, of the same kind on both sides; one reference or a list of them for each."""
         if references is None:
             raise ValueError(f"{self.name}: references are missing")
-        columns = {"predictions": predictions, "references": references}
-        if isinstance(predictions[0], str):
-            for name, column in columns.items():
-                for row, value in enumerate(column):
-                    if not isinstance(value, str) or is_blank(value):
-                        raise ValueError(f"{name}[{row}] must be a text like predictions[0], got {base.shown(value)}")
-            return columns, self.features[0]
-        columns = {name: base.as_vectors(name, column) for name, column in columns.items()}
-        dims = [len(column[0]) for column in columns.values()]
-        if dims[0] != dims[1]:
-            raise ValueError(f"predictions have {dims[0]} dimensions, but references have {dims[1]}")
-        return columns, self.features[1]
+        is_text = isinstance(predictions[0], str)
+        check = _texts if is_text else base.as_vectors
+        several = _holds_several(references[0], is_text)
+        columns: dict[str, Any] = {"predictions": check("predictions", predictions)}
+        if several:
+            columns["references"] = [_several(row, value, check) for row, value in enumerate(references)]
+        else:
+            columns["references"] = check("references", references)
+        if not is_text:
+            dim = len(columns["predictions"][0])
+            for row, value in enumerate(columns["references"]):
+                found = len(value[0] if several else value)
+                if found != dim:
+                    raise ValueError(f"predictions have {dim} dimensions, but references[{row}] has {found}")
+        return columns, self.features[2 * (not is_text) + several]
 
     def _compute(
         self, *, predictions: list[Any], references: list[Any], ensemble: Any = None, model: Any = None
     ) -> dict[str, Any]:
+        is_text = isinstance(predictions[0], str)
+        counts = [1] * len(predictions)
+        if _holds_several(references[0], is_text):
+            counts = [len(several) for several in references]
+            references = [reference for several in references for reference in several]
         encode = None
-        if isinstance(predictions[0], str):
+        if is_text:
             encode = _encoder(model)
             left, right = encode("predictions", predictions), encode("references", references)
         else:
             left, right = base.as_matrix("predictions", predictions), base.as_matrix("references", references)
         context = right if ensemble is None else base.as_ensemble(ensemble, left.shape[1], encode)
         mean, std = context.moments(left) if isinstance(context, Ensemble) else ops.cosine_moments(context, left)
-        psi = (ops.unit_rows(left) * ops.unit_rows(right)).sum(dim=1)
-        scores = normal_cdf(standardize(psi.unsqueeze(0), mean, std))[0]
+        owner = torch.arange(len(left)).repeat_interleave(torch.tensor(counts))
+        psi = (ops.unit_rows(left)[owner] * ops.unit_rows(right)).sum(dim=1)
+        best = torch.stack(
+            [psi[end - count : end].max() for count, end in zip(counts, accumulate(counts), strict=True)]
+        )
+        scores = normal_cdf(standardize(best.unsqueeze(0), mean, std))[0]
         return {
             "surprise_similarity": float(scores.mean()),
             "surprise_similarity_scores": scores.tolist(),
         }
+
+
+def _texts(name: str, column: list[Any]) -> list[str]:
+    for row, value in enumerate(column):
+        if not isinstance(value, str) or is_blank(value):
+            raise ValueError(f"{name}[{row}] must be a text like predictions[0], got {base.shown(value)}")
+    return column
+
+
+def _holds_several(value: Any, is_text: bool) -> bool:
+    """Whether a row of references is a list of texts, or of embeddings."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        return False
+    return not len(value) or isinstance(value[0], str) if is_text else not len(value) or hasattr(value[0], "__len__")
+
+
+def _several(row: int, value: Any, check: Any) -> Any:
+    """The references of one prediction."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__") or not len(value):
+        raise ValueError(f"references[{row}] must be a list of references like references[0], got {base.shown(value)}")
+    return check(f"references[{row}]", list(value))
 
 
 def _encoder(model: Any) -> Any:
