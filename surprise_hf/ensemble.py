@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from . import ops
+from .formats import check_version
 from .ops import compute_dtype, sigma_floor, unit_rows
 
 if TYPE_CHECKING:
@@ -488,9 +489,8 @@ def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise ValueError(f"{path} is not a safetensors file, or it is damaged: {error}") from error
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} is a safetensors file, but not an ensemble saved by surprise_hf")
-    version = metadata.get("version", "")
-    if not version.isdigit():
-        raise ValueError(f"{path} is a damaged ensemble file: its version is {version!r}")
-    if int(version) > VERSION:
-        raise ValueError(f"{path} has format {version}, newer than the {VERSION} known here: upgrade surprise_hf")
+    try:
+        check_version(metadata.get("version"), VERSION)
+    except ValueError as error:
+        raise ValueError(f"{path} can't be read: {error}") from error
     return metadata, tensors

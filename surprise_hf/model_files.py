@@ -26,11 +26,13 @@ from torch import Tensor
 from . import inputs, model_card, windows
 from .ensemble import Ensemble
 from .fitted import FittedLabels
+from .formats import check_version
 from .inputs import DEFAULT_TEMPLATE, Label
 
 FOLDER = "surprise"
 CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safetensors"
 FORMAT, VERSION = "surprise_hf.model", 1
+LATER: dict[str, Any] = {"long_texts": "truncate", "report": {}}  # fields younger than version 1 (see `formats`)
 
 PROBE = "The quick brown fox jumps over the lazy dog."
 SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
@@ -168,8 +170,8 @@ class ModelFiles(SentenceTransformer):
         config = json.loads(config_path.read_text(encoding="utf-8"))
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise ValueError(f"{CONFIG} was not written by surprise_hf")
-        if not isinstance(config["version"], int) or config["version"] > VERSION:
-            raise ValueError(f"it has format {config['version']}, newer than the {VERSION} known here: upgrade")
+        check_version(config["version"], VERSION)
+        config = {**LATER, **config}
         if config["dim"] != self.dim:
             raise ValueError(
                 f"it belongs to an encoder with {config['dim']} dimensions"
@@ -185,14 +187,14 @@ class ModelFiles(SentenceTransformer):
             )
         self.encoder_name = config["encoder"]
         self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
-        self.long_texts = windows.check_long_texts(config.get("long_texts", "truncate"))
+        self.long_texts = windows.check_long_texts(config["long_texts"])
         labels = config["candidate_labels"]
         self.candidate_labels = None if labels is None else inputs.as_labels(labels)
         vectors = tensors.pop("vectors", None)
         if vectors is not None and self.candidate_labels is not None:
             self._given = inputs.hypotheses(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
         self.fit_options = dict(config["fit_options"])
-        self.report = dict(config.get("report", {}))
+        self.report = dict(config["report"])
         self._has_own_card = bool(self._model_card_text) and model_card.MARK not in (self._model_card_text or "")
         if config["ensemble"] is not None:
             ensemble_path = find(ENSEMBLE)

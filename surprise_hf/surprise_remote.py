@@ -55,9 +55,11 @@ class SurpriseRemotePipeline(Pipeline):
         self.lower = text.get("do_lower_case", False)
         self.steps = [self._module(m["path"], m["type"].split(".")[-1]) for m in self._json("modules.json") or []]
         self.stored = self._json("surprise/config.json")
-        if self.stored["version"] > VERSION:
+        if not isinstance(self.stored, dict) or self.stored.get("format") != "surprise_hf.model":
+            raise ValueError("there is no surprise/config.json that surprise_hf wrote")
+        if not isinstance(self.stored["version"], int) or self.stored["version"] > VERSION:
             raise ValueError(
-                f"surprise/config.json has format {self.stored['version']}, newer than this file's {VERSION}"
+                f"surprise/config.json has format {self.stored['version']}, newer than this file's {VERSION}{MORE}"
             )
         self.tensors = self._tensors("surprise/labels.safetensors") or {}
         self.ensemble = self._tensors("surprise/ensemble.safetensors")

@@ -320,7 +320,7 @@ def rewrite(path: Path, *, drop: str | None = None, tensors: dict | None = None,
     ("change", "message"),
     [
         ({"version": str(VERSION + 1)}, "newer than the 1 known here: upgrade surprise_hf"),
-        ({"version": "x"}, "damaged"),
+        ({"version": "x"}, "its format version is 'x', which is no version"),
         ({"format": "other"}, "not an ensemble saved by surprise_hf"),
         ({"drop": "scatter"}, "damaged ensemble file: 'scatter'"),
         ({"dim": "11"}, "damaged"),
