@@ -1,24 +1,23 @@
 """The paper's clustering table: v-measure and adjusted Rand score of cosine and surprise on Reddit titles.
 
-    python examples/reproduce/clustering.py --data DIR --model minilm=PATH --limit 50 --out out/clustering
+    python examples/reproduce/clustering.py --data hub --out out/clustering
+    python examples/reproduce/clustering.py --data DIR --model minilm=PATH --titles 50
 
-25 splits of 10 to 50 random subreddits, each clustered 40 times: k-means++ and Lloyd, then every title to the centroid
-of the largest cosine or surprise. --limit takes that many titles of each subreddit (all 512 mean encoding 128,000).
---variants adds other ways to assign: mixed, iterated, balanced, dot, euclidean, manhattan (the last three with and
-without surprise). An interrupted run goes on where it stopped.
+25 splits of 10 to 50 subreddits (from a folder: random ones), each clustered 40 times: k-means++ and Lloyd, then every
+title to the centroid of the largest cosine or surprise. --limit takes so many titles of each split, --titles so many
+of each subreddit. --variants adds other ways to assign: mixed, iterated, balanced, dot, euclidean, manhattan (the last
+three with and without surprise). An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, encoders, resumed, write_results
+from common import arguments, encoders, figure, resumed, settings, table, write_results
+from sets import title_splits
 from sklearn.metrics import adjusted_rand_score, v_measure_score
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -26,6 +25,7 @@ from tqdm import tqdm
 
 from surprise_hf import SurpriseKMeans
 from surprise_hf.fitted import FittedLabels
+from surprise_hf.plots import CURVE, INK, SECOND
 
 PAPER = {  # sentence-t5-base, the splits of MTEB: mean and deviation
     "cosine": {"v_measure": (54.2, 1.8), "adjusted_rand": (39.5, 1.8)},
@@ -35,27 +35,6 @@ METRICS = {"v_measure": v_measure_score, "adjusted_rand": adjusted_rand_score}
 SIMILARITIES = ("dot", "euclidean", "manhattan")
 REFITTED = {"iterated": {"iterate": "surprise"}, "balanced": {"balanced": True}}
 VARIANTS = ("mixed", *REFITTED, *SIMILARITIES)
-
-
-def load_titles(data: Path, limit: int | None) -> dict[str, list[str]]:
-    """Distinct titles of each subreddit, `limit` of them at random."""
-    titles: dict[str, list[str]] = {}
-    with gzip.open(data / "reddit_tweac" / "test.jsonl.gz", "rt", encoding="utf8") as file:
-        for line in file:
-            row = json.loads(line)
-            titles.setdefault(row["label"], []).append(row["text"])
-    seen: set[str] = set()
-    for label, texts in titles.items():
-        fresh = [text for text in dict.fromkeys(texts) if text not in seen]
-        seen.update(fresh)
-        titles[label] = random.Random(label).sample(fresh, min(limit or len(fresh), len(fresh)))
-    return titles
-
-
-def draw_splits(labels: list[str], splits: int, seed: int = 0) -> list[list[str]]:
-    """Random groups of 10 to 50 labels."""
-    rng = random.Random(seed)
-    return [rng.sample(sorted(labels), rng.randint(10, 50)) for _ in range(splits)]
 
 
 def assignments(emb: Tensor, k: int, seed: int, variants: list[str]) -> dict[str, Any]:
@@ -109,13 +88,9 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def table(model: str, summary: dict[str, Any], splits: int) -> str:
-    """One encoder's summary."""
-    lines = [
-        f"| {model} | v-measure | ± runs | ± splits | gain | adjusted Rand | ± runs | ± splits | gain | splits gained |"
-        " paper: v-measure | adjusted Rand |",
-        "|---|" + "---:|" * 11,
-    ]
+def markdown(model: str, summary: dict[str, Any], splits: int) -> str:
+    """One encoder's summary, and the paper's."""
+    lines = []
     for way, found in summary.items():
         cells = []
         for name in METRICS:
@@ -123,49 +98,78 @@ def table(model: str, summary: dict[str, Any], splits: int) -> str:
             cells.append(f"{found[name]['gain']:+.1f}")
         gained = f"{found['adjusted_rand']['splits_gained']} of {splits}"
         paper = ["{:.1f} ± {:.1f}".format(*PAPER[way][name]) if way in PAPER else "" for name in METRICS]
-        lines.append(f"| {way} | {' | '.join([*cells, gained, *paper])} |")
-    return "\n".join(lines) + "\n\n"
+        lines.append([way, *cells, gained, *paper])
+    parts = ["± runs", "± splits", "gain"]
+    head = [model, "v-measure", *parts, "adjusted Rand", *parts, "splits gained", "paper: v-measure", "adjusted Rand"]
+    return table(head, lines)
+
+
+def draw(rows: dict[str, list[dict[str, Any]]], path: Path) -> Path:
+    """Every split: its mean by surprise against its mean by cosine, a colour for each encoder."""
+    marks = [(SECOND, "o"), (CURVE, "^"), (INK, "s")]
+    with figure(path, 2, figsize=(8.6, 4.2)) as (_, axes):
+        for panel, (metric, title) in zip(
+            axes[0], zip(METRICS, ("v-measure", "adjusted Rand"), strict=True), strict=True
+        ):
+            ends = []
+            for i, (model, found) in enumerate(rows.items()):
+                by_split: dict[int, list[list[float]]] = {}
+                for row in found:
+                    values = [row["scores"][way][metric] for way in ("cosine", "surprise")]
+                    by_split.setdefault(row["split"], []).append(values)
+                points = np.array([np.mean(values, axis=0) for values in by_split.values()])
+                colour, marker = marks[i % len(marks)]
+                panel.scatter(
+                    points[:, 0], points[:, 1], color=colour, marker=marker, s=22, alpha=0.85, label=model, lw=0
+                )
+                ends += [points.min(), points.max()]
+            low, high = min(ends) - 1.5, max(ends) + 1.5
+            panel.plot([low, high], [low, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+            panel.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel="assigned by cosine")
+            panel.set_ylabel("assigned by surprise")
+            panel.set_title(f"{title} x 100, mean of each split", fontweight="bold")
+            panel.grid(True)
+        axes[0, 0].legend(loc="upper left")
+    return path
 
 
 def main() -> None:
     """Cluster every split as often as asked, with every encoder."""
-    parser = arguments(__doc__, "out/clustering")
+    parser = arguments(__doc__, "out/clustering", runs=40)
     parser.add_argument("--splits", type=int, default=25)
-    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--titles", type=int, help="of each subreddit, from a folder (default: all)")
     parser.add_argument("--variants", default="", help=f"comma list of {', '.join(VARIANTS)}")
     options = parser.parse_args()
     variants = [name for name in options.variants.split(",") if name]
     if unknown := sorted(set(variants) - set(VARIANTS)):
         parser.error(f"unknown variants {unknown}; there are {', '.join(VARIANTS)}")
-    titles = load_titles(options.data, options.limit)
-    splits = draw_splits(list(titles), options.splits)
-    used = sorted({label for split in splits for label in split})
-    texts = [text for label in used for text in titles[label]]
-    rows_of: dict[str, list[int]] = {}
-    for label in used:
-        start = sum(map(len, rows_of.values()))
-        rows_of[label] = list(range(start, start + len(titles[label])))
-    settings = {"limit": options.limit, "variants": variants, "titles": len(texts)}
-    markdown, results = "", {}
-    for encoder in encoders(options):
+    splits = title_splits(options.data, options.splits, options.limit, options.titles)
+    texts = list(dict.fromkeys(text for some, _ in splits for text in some))
+    place = {text: i for i, text in enumerate(texts)}
+    text, results, drawn = "", {}, {}
+    for encoder in encoders(options, most=1):
         emb = encoder(texts)
-        with resumed(options.out / f"{encoder.name}.runs.jsonl", {**settings, "model": encoder.spec}) as (rows, add):
+        about = settings(options, encoder, per_label=options.titles, variants=variants)
+        with resumed(options.out / f"{encoder.name}.runs.jsonl", about) as (rows, add):
             done = {(row["split"], row["run"]) for row in rows}
             jobs = [(s, r) for s in range(options.splits) for r in range(options.runs) if (s, r) not in done]
             for split, run in tqdm(jobs, desc=encoder.name, disable=None):
-                names = splits[split]
-                index = [row for label in names for row in rows_of[label]]
-                truth = [i for i, label in enumerate(names) for _ in rows_of[label]]
-                scores = measure(emb[index], truth, len(names), 1000 * split + run, variants)
+                some, labels = splits[split]
+                names = {name: i for i, name in enumerate(dict.fromkeys(labels))}
+                truth = [names[label] for label in labels]
+                scores = measure(emb[[place[t] for t in some]], truth, len(names), 1000 * split + run, variants)
                 add({"split": split, "run": run, "scores": scores})
-            wanted = [row for row in rows if row["split"] < options.splits and row["run"] < options.runs]
-        results[encoder.name] = summarise(wanted)
-        markdown += table(encoder.name, results[encoder.name], options.splits)
+            drawn[encoder.name] = [r for r in rows if r["split"] < options.splits and r["run"] < options.runs]
+        results[encoder.name] = summarise(drawn[encoder.name])
+        text += markdown(encoder.name, results[encoder.name], options.splits)
+    sizes = [len(some) for some, _ in splits]
     head = (
-        f"{options.splits} splits of 10 to 50 subreddits, {options.runs} runs each, {len(texts):,} titles"
-        f" ({options.limit or 'all'} of each subreddit). The paper used sentence-t5-base and other splits.\n\n"
+        f"{options.splits} splits, {min(sizes):,} to {max(sizes):,} titles each, {len(texts):,} in all,"
+        f" {options.runs} runs of each. The paper: sentence-t5-base on the splits of mteb/reddit-clustering"
+        f"{'' if options.data == 'hub' else ', which these are not'}.\n\n"
     )
-    write_results(options.out, "clustering", head + markdown, settings=settings, results=results)
+    picture = draw(drawn, options.out / "clustering.png")
+    write_results(options.out, "clustering", head + text, [picture], runs=options.runs, results=results)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
 """The paper's two word tables: seven words ranked for "dog" by cosine and by surprise, among 25,474 English words.
 
-    python examples/reproduce/words.py --model minilm=PATH --model e5=PATH,query:_ --out out/words
+    python examples/reproduce/words.py --data hub --out out/words
+    python examples/reproduce/words.py --data DIR --model minilm=PATH --model e5=PATH,query:_
 
-The words are the ensemble and the queries, "dog" is the key. They come from the file
-english_words_1.1.0/english_words_alpha_set_sorted.txt under --data, or from the package english-words 1.1.0.
+The words are the ensemble and the queries, "dog" is the key. They come from the folder's
+english_words_1.1.0/english_words_alpha_set_sorted.txt or, with --data hub, from the package english-words 1.1.0.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
-from common import Encoder, arguments, encoders, write_results
-from sets import load_words
+from common import Encoder, arguments, encoders, figure, table, write_results
+from sets import chosen, load_words
 from torch import Tensor
 
 from surprise_hf import Ensemble
 from surprise_hf.ops import surprise_from_moments
+from surprise_hf.plots import CURVE, INK, SECOND
 
 KEY = "dog"
 PAPER = {  # sentence-t5-base, x 100: cosine, mean, standard deviation, surprise
@@ -29,6 +32,20 @@ PAPER = {  # sentence-t5-base, x 100: cosine, mean, standard deviation, surprise
     "my": (85.0, 80.9, 2.1, 97.4),
 }
 NUMBERS = ("cosine", "mean", "std", "surprise")
+
+
+def choose(words: list[str], limit: int | None) -> list[str]:
+    """The paper's words and others at random, `limit` of all, in the order of the list.
+
+    Raises:
+        SystemExit: the list lacks one of the paper's words.
+    """
+    if missing := [word for word in PAPER if word not in words]:
+        raise SystemExit(f"this word list lacks {', '.join(missing)}")
+    if limit is None:
+        return words
+    others = [word for word in words if word not in PAPER]
+    return sorted([*PAPER, *(others[i] for i in chosen(len(others), max(0, limit - len(PAPER))))])
 
 
 def score(key: Tensor, words: Tensor) -> dict[str, Tensor]:
@@ -60,34 +77,67 @@ def run(encoder: Encoder, words: list[str]) -> dict[str, Any]:
     return {"model": encoder.name, "prompt": encoder.prompt, "seconds": seconds, "rows": rows, "best": best}
 
 
-def table(result: dict[str, Any]) -> str:
-    """Measured and the paper's numbers side by side, by surprise; then the words nearest to the key."""
-    names = " | ".join(NUMBERS)
+def markdown(result: dict[str, Any]) -> str:
+    """Both tables, measured and the paper's numbers side by side; then the words nearest to the key."""
+    by_cosine = sorted(result["rows"], key=lambda row: -row["cosine"])
+    theirs = sorted(PAPER, key=lambda word: -PAPER[word][0])
     lines = [
-        f"### {result['model']}",
-        "",
-        f"| word | {names} | z | place by cosine | by surprise | {' | '.join(f'paper: {n}' for n in NUMBERS)} |",
-        "|---|" + "---:|" * 11,
+        [row["word"], f"{row['cosine']:.1f}", f"{row['place_by_cosine']:,}", word, f"{PAPER[word][0]:.1f}"]
+        for row, word in zip(by_cosine, theirs, strict=True)
     ]
+    out = f"### {result['model']}\n\nBy cosine:\n\n"
+    out += table(["word", "cosine", "place among all", "paper: word", "cosine"], lines)
+    lines = []
     for row in sorted(result["rows"], key=lambda row: -row["z"]):
-        ours = " | ".join(f"{row[name]:.1f}" for name in (*NUMBERS, "z"))
-        places = f"{row['place_by_cosine']:,} | {row['place_by_z']:,}"
-        lines.append(f"| {row['word']} | {ours} | {places} | {' | '.join(f'{x:.1f}' for x in PAPER[row['word']])} |")
-    lines += ["", f'Nearest to "{KEY}" by cosine: {", ".join(result["best"]["cosine"])}.', ""]
-    lines += [f"By surprise: {', '.join(result['best']['z'])}.", "", f"Scored in {result['seconds']:.2f} s.", ""]
-    return "\n".join(lines) + "\n"
+        ours = [f"{row[name]:.1f}" for name in (*NUMBERS, "z")]
+        lines.append([row["word"], *ours, f"{row['place_by_z']:,}", *(f"{x:.1f}" for x in PAPER[row["word"]])])
+    head = ["word", *NUMBERS, "z", "place among all", *(f"paper: {name}" for name in NUMBERS)]
+    out += "By surprise:\n\n" + table(head, lines)
+    out += f'Nearest to "{KEY}" by cosine: {", ".join(result["best"]["cosine"])}.\n\n'
+    out += f"By surprise: {', '.join(result['best']['z'])}.\n\nScored in {result['seconds']:.2f} s.\n\n"
+    return out
+
+
+def draw(results: list[dict[str, Any]], path: Path) -> Path:
+    """For each word how similar all words are to it, and how similar the key is: far from the bar is a surprise."""
+    size = (0.9 + 3.1 * len(results), 3.2)
+    with figure(path, len(results), figsize=size, sharey=False) as (made, axes):
+        for panel, result in zip(axes[0], results, strict=True):
+            rows = sorted((row for row in result["rows"] if row["word"] != KEY), key=lambda row: row["z"])
+            places = range(len(rows))
+            means, errors = [row["mean"] for row in rows], [2 * row["std"] for row in rows]
+            options = {"fmt": "|", "color": SECOND, "capsize": 3, "linewidth": 1.3, "markersize": 9}
+            bars = panel.errorbar(means, places, xerr=errors, label="all words: mean, two deviations", **options)
+            dots = panel.scatter([row["cosine"] for row in rows], places, color=CURVE, s=28, zorder=3, label=f'"{KEY}"')
+            for at, row in zip(places, rows, strict=True):
+                panel.annotate(
+                    f"{row['surprise']:.1f}",
+                    (1.02, at),
+                    xycoords=("axes fraction", "data"),
+                    va="center",
+                    fontsize=8,
+                    color=INK,
+                )
+            panel.annotate("surprise", (1.02, 1.02), xycoords="axes fraction", va="bottom", fontsize=8, color=INK)
+            panel.set_yticks(places, [row["word"] for row in rows])
+            panel.set_ylim(-0.6, len(rows) - 0.4)
+            panel.set_xlabel("cosine x 100")
+            panel.set_title(result["model"], fontweight="bold")
+            panel.grid(True, axis="x")
+        made.legend(handles=[bars, dots], loc="outside upper center", ncols=2)
+    return path
 
 
 def main() -> None:
     """Tables of every encoder."""
     parser = arguments(__doc__, "out/words")
     options = parser.parse_args()
-    words = load_words(options.data)
-    if missing := [word for word in PAPER if word not in words]:
-        raise SystemExit(f"this word list lacks {', '.join(missing)}")
-    results = [run(encoder, words) for encoder in encoders(options)]
-    markdown = f'Similarity x 100 to "{KEY}" among {len(words):,} words; the paper\'s encoder is sentence-t5-base.\n\n'
-    write_results(options.out, "words", markdown + "".join(map(table, results)), words=len(words), results=results)
+    words = choose(load_words(options.data), options.limit)
+    results = [run(encoder, words) for encoder in encoders(options, most=1)]
+    head = f'Similarity x 100 to "{KEY}" among {len(words):,} words; the paper\'s encoder is sentence-t5-base.\n\n'
+    picture = draw(results, options.out / "words.png")
+    text = head + "".join(map(markdown, results))
+    write_results(options.out, "words", text, [picture], words=len(words), results=results)
 
 
 if __name__ == "__main__":
