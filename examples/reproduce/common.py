@@ -172,8 +172,12 @@ class Encoder:
 # --- results -----------------------------------------------------------------------------------------------------
 
 
+def write_text(path: Path, text: str) -> None:
+    """A text file, all of it or the old one."""
+    _write(path, text.encode())
+
+
 def _write(path: Path, content: bytes) -> None:
-    """All of the file, or the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(content)
@@ -186,8 +190,8 @@ def write_results(out: Path, name: str, markdown: str, figures: Sequence[Path] =
     about = {"surprise_hf": surprise_hf.__version__, **{x: importlib.metadata.version(x) for x in packages}}
     about["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     pictures = "".join(f"\n![{figure.stem}]({figure.name})\n" for figure in figures)
-    _write(out / f"{name}.json", (json.dumps({**about, **data}, indent=1) + "\n").encode())
-    _write(out / f"{name}.md", (markdown.rstrip() + "\n" + pictures).encode())
+    write_text(out / f"{name}.json", json.dumps({**about, **data}, indent=1) + "\n")
+    write_text(out / f"{name}.md", markdown.rstrip() + "\n" + pictures)
     print(markdown)
 
 
@@ -204,7 +208,7 @@ def resumed(
     if rows and rows.pop(0) != settings:
         path.replace(path.with_name(f"{path.name}.old"))
         rows = []
-    _write(path, "".join(json.dumps(row) + "\n" for row in (settings, *rows)).encode())
+    write_text(path, "".join(json.dumps(row) + "\n" for row in (settings, *rows)))
     with path.open("a", encoding="utf-8") as file:
 
         def add(row: dict[str, Any]) -> None:

@@ -158,7 +158,7 @@ def main() -> None:
     parser = arguments(__doc__, "out/ensemble_size", runs=10)
     parser.add_argument("--sets", help=f"comma list of at most {len(COLOURS)} (default: the paper's, where there)")
     options = parser.parse_args()
-    names = options.sets.split(",") if options.sets else list(default_sets(options.data))
+    names = options.sets.split(",") if options.sets else default_sets(options.data)
     if len(names) > len(COLOURS):
         parser.error(f"a figure shows at most {len(COLOURS)} sets, got {len(names)}")
     data = {name: load(name, options.data, options.limit) for name in names}

@@ -140,7 +140,7 @@ def open_hub(where: HubSet, split: str) -> Any:
     except (OSError, ValueError) as error:
         raise OSError(
             f"{where.path} (revision {where.revision or 'main'}, split {split}) does not load from the Hub: {error}."
-            " Without a network, give --data a folder"
+            " Leave it out by --sets, or give --data a folder"
         ) from error
 
 
@@ -277,9 +277,20 @@ FOLDER: dict[str, Callable[[Path, str], Rows]] = {
 }
 
 
-def default_sets(data: str | Path) -> tuple[str, ...]:
-    """What a table is made of when no sets are named: the paper's, in a folder those of them that it can have."""
-    return PAPER if data == "hub" else ("ag_news", "dbpedia", "imdb", "banking77", "clinc150")
+def default_sets(data: str | Path) -> list[str]:
+    """What a table is made of when no sets are named: the paper's, in a folder those of them and two more that it has.
+
+    Raises:
+        FileNotFoundError: a folder without any.
+    """
+    if data == "hub":
+        return list(PAPER)
+    folders = {"ag_news": "ag_news", "dbpedia": "dbpedia14", "imdb": "imdb"}
+    folders |= {"banking77": "banking77", "clinc150": "clinc150"}
+    found = [name for name, folder in folders.items() if (Path(data) / folder).is_dir()]
+    if not found:
+        raise FileNotFoundError(f"{data} has none of the folders {', '.join(folders.values())}")
+    return found
 
 
 # --- words and titles --------------------------------------------------------------------------------------------

@@ -108,7 +108,9 @@ def draw(results: list[dict[str, Any]], path: Path) -> Path:
             means, errors = [row["mean"] for row in rows], [2 * row["std"] for row in rows]
             options = {"fmt": "|", "color": SECOND, "capsize": 3, "linewidth": 1.3, "markersize": 9}
             bars = panel.errorbar(means, places, xerr=errors, label="all words: mean, two deviations", **options)
-            dots = panel.scatter([row["cosine"] for row in rows], places, color=CURVE, s=28, zorder=3, label=f'"{KEY}"')
+            dots = panel.scatter(
+                [row["cosine"] for row in rows], places, color=CURVE, s=28, zorder=3, label=f'cosine with "{KEY}"'
+            )
             for at, row in zip(places, rows, strict=True):
                 panel.annotate(
                     f"{row['surprise']:.1f}",

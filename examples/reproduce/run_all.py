@@ -1,0 +1,91 @@
+"""Every table and figure of the paper, one after the other, and a page that shows them all.
+
+    python examples/reproduce/run_all.py --data hub --out out
+    python examples/reproduce/run_all.py --data DIR --limit 500
+
+Arguments go on to each script that takes them; its results lie in OUT/<script>, the page is OUT/index.md. A part that
+fails is told on the page and doesn't keep the others from running; the exit code is then 1. The same command again
+goes on where it stopped. --only words,zero_shot runs some of the parts.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from common import arguments, write_text
+
+HERE = Path(__file__).parent
+PARTS = {
+    "words": "Words like a dog",
+    "zero_shot": "Zero-shot classification",
+    "ensemble_size": "Size of the ensemble",
+    "few_shot": "Few-shot classification",
+    "clustering": "Clustering",
+}
+REPEATED = ("ensemble_size", "few_shot", "clustering")  # the parts that take --runs
+
+
+class Part(NamedTuple):
+    """What became of one script."""
+
+    name: str
+    code: int
+    seconds: float
+
+
+def command(name: str, given: Sequence[str], out: Path, runs: int | None) -> list[str]:
+    """The call of one script."""
+    repeated = ["--runs", str(runs)] if runs is not None and name in REPEATED else []
+    return [sys.executable, str(HERE / f"{name}.py"), *given, *repeated, "--out", str(out / name)]
+
+
+def page(parts: list[Part], out: Path) -> str:
+    """The scripts' own pages under one heading each, their pictures with the right paths."""
+    text = "# The paper's tables and figures\n\n"
+    for name, code, seconds in parts:
+        text += f"## {PARTS[name]}\n\n"
+        made = out / name / f"{name}.md"
+        if code:
+            text += f"**{name}.py failed with exit code {code}** after {seconds:.0f} s"
+            text += "; what follows is of an earlier run.\n\n" if made.exists() else ".\n\n"
+        if made.exists():
+            pictures = rf"\1{name}/"
+            text += re.sub(r"(!\[[^]]*\]\()", pictures, made.read_text(encoding="utf-8")).rstrip() + "\n\n"
+    return text.rstrip() + "\n"
+
+
+def main() -> int:
+    """Run the parts; 1 if one of them failed."""
+    parser = arguments(__doc__, "out")
+    parser.add_argument("--runs", type=int, help="repetitions (default: the paper's, 10 and 40)")
+    parser.add_argument("--only", help=f"comma list of {', '.join(PARTS)}")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(PARTS)
+    if unknown := sorted(set(names) - set(PARTS)):
+        parser.error(f"unknown parts {unknown}; there are {', '.join(PARTS)}")
+    given = ["--data", str(options.data), "--embeddings", str(options.embeddings or options.out / "embeddings")]
+    for spec in options.model or []:
+        given += ["--model", spec]
+    for flag, value in (("--limit", options.limit), ("--max-length", options.max_length)):
+        given += [flag, str(value)] if value is not None else []
+    parts: list[Part] = []
+    for name in names:
+        print(f"--- {name}", flush=True)
+        started = time.perf_counter()
+        code = subprocess.run(command(name, given, options.out, options.runs), check=False).returncode
+        parts.append(Part(name, code, time.perf_counter() - started))
+        write_text(options.out / "index.md", page(parts, options.out))
+    for name, code, seconds in parts:
+        print(f"{name:<14} {'done' if code == 0 else f'FAILED ({code})':<12} {seconds:8.1f} s")
+    print(f"{options.out / 'index.md'} shows it all")
+    return int(any(part.code for part in parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
