@@ -29,6 +29,14 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="of IN (default: by the end of its name)")
 
 
+def add_label_column(parser: argparse.ArgumentParser) -> None:
+    """Where the right labels of labelled documents are, and which there are."""
+    parser.add_argument("--label-column", required=True, metavar="L", help="the column that holds the labels")
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument("--labels", metavar="A,B,C", help="all labels (default: those that occur)")
+    labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line")
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The encoder and how to run it."""
     parser.add_argument(
@@ -106,6 +114,19 @@ def given_labels(args: argparse.Namespace) -> str | list[str]:
     if not any(line.strip() for line in lines):
         raise ValueError(f"{args.labels_file} holds no label")
     return [line for line in lines if line.strip()]
+
+
+def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
+    """The labels as given, checked; None where none are given."""
+    from .inputs import as_labels
+
+    return as_labels(given_labels(args)) if args.labels or args.labels_file else None
+
+
+def check_column(rows: Any, path: str, column: str) -> None:
+    """Refuse a table that lacks a column."""
+    if column not in rows.column_names:
+        raise ValueError(f"{path} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
 
 
 def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:

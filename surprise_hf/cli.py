@@ -22,8 +22,8 @@ from .arguments import (
     add_model,
     check_folder,
     check_free,
-    given_labels,
     input_format,
+    labels_or_none,
     load_pipeline,
     output_format,
     positive,
@@ -136,9 +136,9 @@ def classify(args: argparse.Namespace) -> None:
     if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
         say(f"{out} is complete: nothing to resume")
         return
-    from .inputs import as_labels, check_template
+    from .inputs import check_template
 
-    labels = as_labels(given_labels(args)) if args.labels or args.labels_file else None
+    labels = labels_or_none(args)
     scoring = {
         "candidate_labels": labels,
         "hypothesis_template": None if args.template is None else check_template(args.template),

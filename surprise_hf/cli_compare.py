@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import tables
-from .arguments import UsageError, add_input, add_model, check_folder, given_labels, input_format, load_pipeline
+from .arguments import (
+    UsageError,
+    add_input,
+    add_label_column,
+    add_model,
+    check_column,
+    check_folder,
+    input_format,
+    labels_or_none,
+    load_pipeline,
+)
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -36,10 +46,7 @@ def add_compare(commands: Any, common: argparse.ArgumentParser) -> None:
         parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add_input(parser)
-    parser.add_argument("--label-column", required=True, metavar="L", help="the column that holds the labels")
-    labels = parser.add_mutually_exclusive_group()
-    labels.add_argument("--labels", metavar="A,B,C", help="all labels (default: those that occur)")
-    labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line")
+    add_label_column(parser)
     add_model(parser)
     parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
     parser.add_argument("--shots", type=int, default=0, metavar="K", help="documents of each label to learn from")
@@ -57,16 +64,14 @@ def compare(args: argparse.Namespace) -> None:
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
     from .few_shot import as_matrix, read_targets
-    from .inputs import as_labels, check_template, is_blank
+    from .inputs import check_template, is_blank
 
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
-        if args.label_column not in source.rows.column_names:
-            columns = ", ".join(map(repr, source.rows.column_names))
-            raise ValueError(f"{args.input} has no column {args.label_column!r}; it has {columns}")
+        check_column(source.rows, args.input, args.label_column)
         texts, column = source.rows[args.text_column], source.rows[args.label_column]
         kept = [i for i, text in enumerate(texts) if not is_blank(text)]
         texts, column = [texts[i] for i in kept], [column[i] for i in kept]
-    labels, targets = read_targets(column, as_labels(given_labels(args)) if args.labels or args.labels_file else None)
+    labels, targets = read_targets(column, labels_or_none(args))
     positive = as_matrix(targets, len(labels))
     from . import comparison
 

@@ -14,9 +14,11 @@ from . import tables
 from .arguments import (
     UsageError,
     add_input,
+    add_label_column,
     add_model,
-    given_labels,
+    check_column,
     input_format,
+    labels_or_none,
     load_pipeline,
     positive,
     rounds,
@@ -52,10 +54,7 @@ def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add_input(parser)
-    parser.add_argument("--label-column", required=True, metavar="L", help="the column that holds the labels")
-    labels = parser.add_mutually_exclusive_group()
-    labels.add_argument("--labels", metavar="A,B,C", help="all labels (default: those that occur)")
-    labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line")
+    add_label_column(parser)
     add_model(parser)
     parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
     parser.add_argument("--documents", metavar="FILE", help="unlabelled documents for the ensemble (default: IN)")
@@ -100,17 +99,9 @@ def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None
     if fmt is None:
         raise UsageError(f"the format of {path} is unknown: name it .csv, .tsv, .jsonl or .parquet")
     rows = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True)).rows
-    if labelled and args.label_column not in rows.column_names:
-        raise ValueError(
-            f"{path} has no column {args.label_column!r}; it has {', '.join(map(repr, rows.column_names))}"
-        )
+    if labelled:
+        check_column(rows, path, args.label_column)
     return rows
-
-
-def _labels(args: argparse.Namespace) -> Any:
-    from .inputs import as_labels
-
-    return as_labels(given_labels(args)) if args.labels or args.labels_file else None
 
 
 def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
@@ -128,7 +119,12 @@ def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, docume
             **({"per_device_train_batch_size": args.train_batch_size} if args.train_batch_size else {}),
         )  # fmt: skip
         trainer = SurpriseTrainer(
-            pipe.model, options, rows, labels=_labels(args), hypothesis_template=args.template, ensemble=documents
+            pipe.model,
+            options,
+            rows,
+            labels=labels_or_none(args),
+            hypothesis_template=args.template,
+            ensemble=documents,
         )
         trainer.remove_callback(PrinterCallback)  # it writes to standard output
         trainer.train()
@@ -145,7 +141,7 @@ def _fit(args: argparse.Namespace, rows: Dataset, test: Dataset | None, document
     model = load_pipeline(args).model
     texts, labels = rows[args.text_column], rows[args.label_column]
     fit_labels(
-        model, texts, labels, candidate_labels=_labels(args), hypothesis_template=args.template,
+        model, texts, labels, candidate_labels=labels_or_none(args), hypothesis_template=args.template,
         documents=texts if documents is None else documents, batch_size=args.batch_size,
         refine="auto" if args.refine is None else args.refine,
     )  # fmt: skip
