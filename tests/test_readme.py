@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import snippets
+from tests.hub_server import Hub
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A folder with the files that the README uses, and the environment to use them in."""
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with the files that the README uses, and the environment to use them in, with a Hub to push to."""
     folder = tmp_path_factory.mktemp("readme")
-    return folder, snippets.workplace(folder)
+    with Hub() as hub:
+        yield folder, {**snippets.workplace(folder), **hub.environment(folder / "cache")}
 
 
 def test_comparison_can_fail():
