@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from .model import SurpriseModel
+    from .trainer import SurpriseTrainer
 
 TRAIN = """\
 Make a model that labels documents of the kind of a table's, from those of them that have a label.
@@ -86,7 +88,6 @@ def train(args: argparse.Namespace) -> None:
             documents = _read(stack, args, args.documents, tables.format_of(args.documents), False)[args.text_column]
         started = time.perf_counter()
         model = (_train if args.epochs else _fit)(args, rows, test, documents)
-        model.save_pretrained(args.out)
     assert model.ensemble is not None
     assert model.candidate_labels is not None
     say(
@@ -132,7 +133,18 @@ def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, docume
         say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
         if test is not None:
             _show(trainer.evaluate(test))
+    trainer.model.save_pretrained(args.out)
+    _draw(trainer, Path(args.out, "training.png"))
     return trainer.model
+
+
+def _draw(trainer: SurpriseTrainer, path: Path) -> None:
+    """The curve of the training beside the model; without matplotlib, none."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return
+    from . import plots
+
+    plots.training(trainer.state.log_history, trainer.args.stop_cross_entropy).savefig(path)
 
 
 def _fit(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
@@ -152,6 +164,7 @@ def _fit(args: argparse.Namespace, rows: Dataset, test: Dataset | None, document
         assert model.fitted is not None
         best = model.fitted.rank(emb, max(int(positive.sum(dim=1).max()), 1))[1]
         _show({f"eval_surprise_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()})
+    model.save_pretrained(args.out)
     return model
 
 

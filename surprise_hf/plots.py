@@ -6,7 +6,7 @@ matplotlib comes with `pip install "surprise-hf[plots]"`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -352,6 +352,51 @@ def comparison(result: Comparison) -> Figure:
         right.set_title("Each label" if few else "Labels that change most")
         right.grid(True, axis="x")
         right.legend(loc="best", fontsize=8)
+    return figure
+
+
+def training(history: Sequence[Mapping[str, Any]], threshold: float | None = None) -> Figure:
+    """A run of the trainer: loss and mean cross-entropy of each epoch, and accuracy where it was evaluated.
+
+    Args:
+        history: `trainer.state.log_history`.
+        threshold: the cross-entropy at which training stops (`args.stop_cross_entropy`).
+
+    Raises:
+        ImportError: no matplotlib.
+        ValueError: no epoch was logged.
+    """
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for entry in history:
+        for name, value in entry.items():
+            if name in ("loss", "cross_entropy") or name.endswith("_accuracy"):
+                curves.setdefault(name, []).append((entry["epoch"], value))
+    if "cross_entropy" not in curves:
+        raise ValueError("the history has no epoch's cross_entropy: plot it after trainer.train()")
+    measures = [name for name in curves if name.endswith("_accuracy")]
+    with _style() as pyplot:
+        across = 2 if measures else 1
+        figure, panels = pyplot.subplots(1, across, figsize=(4.4 * across, 3.4), layout="constrained", squeeze=False)
+        left, right = panels[0, 0], panels[0, -1]
+        for name, colour in (("cross_entropy", CURVE), ("loss", SECOND)):
+            if name in curves:
+                label = name.replace("_", "-")
+                left.plot(*zip(*curves[name], strict=True), "o-", color=colour, markersize=4, label=label)
+        if threshold is not None:
+            left.axhline(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="training stops below")
+        left.set_title("Mean of the epoch")
+        for at, name in enumerate(measures):
+            points = [(epoch, 100 * value) for epoch, value in curves[name]]
+            label = name.removesuffix("_accuracy").replace("_", " ")
+            right.plot(*zip(*points, strict=True), "o-", color=f"C{at}", markersize=4, label=label)
+        if measures:
+            right.set_title("Accuracy, percent")
+        for axes in panels[0]:
+            axes.set_xlabel("epoch")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.grid(True, axis="y")
+            axes.legend(loc="best", fontsize=8)
+        left.set_ylim(bottom=0)
     return figure
 
 

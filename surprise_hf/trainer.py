@@ -59,6 +59,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     num_train_epochs: float = _option(20, "Epochs at most.")
     per_device_train_batch_size: int = _option(16, "Documents in a step.")
     per_device_eval_batch_size: int = _option(32, "Texts encoded together when evaluating and fitting the ensemble.")
+    logging_strategy: str = _option("epoch", "An epoch has few steps.")
     stop_cross_entropy: float | None = _option(0.3, "Stop after an epoch with a smaller mean; None: only at the cap.")
     gamma: float = _option(1.0, "Of the focal factor.")
     epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
@@ -110,10 +111,12 @@ class StopOnCrossEntropy(TrainerCallback):
     ) -> TrainerControl:
         """Every process decides on the same sum."""
         del args, state
+        also = control.should_log  # of the loss: logging something else here would take it as done
         total, batches = self.trainer.accelerator.reduce(self.trainer.loss.take_total(), reduction="sum").tolist()
         if batches:
             mean = total / batches
             self.trainer.log({"cross_entropy": round(mean, 4)})
+            control.should_log = also
             if self.threshold is not None and mean < self.threshold:
                 control.should_training_stop = True
         return control

@@ -40,6 +40,9 @@ def test_train_then_classify(st_path, tmp_path, capsys, epochs):
     start = SurpriseModel.from_pretrained(st_path, device="cpu")
     moved = any(not (a == b).all() for a, b in zip(start.parameters(), model.parameters(), strict=True))
     assert moved == (epochs > 0)
+    picture = tmp_path / "out" / "training.png"
+    assert picture.exists() == (epochs > 0)
+    assert not epochs or picture.read_bytes().startswith(b"\x89PNG")
     labelled = tmp_path / "labelled.csv"
     classify = ("classify", archive, "--text-column", "body", "--model", tmp_path / "out", "--device", "cpu")
     assert cli.main([*map(str, classify), "--out", str(labelled)]) == 0

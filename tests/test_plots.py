@@ -143,3 +143,27 @@ def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
             plots.cluster_map(*arguments)
     with pytest.raises(ValueError, match="layout must be"):
         plots.cluster_map(documents, where, ["a", "b", "c"], layout="tsne")
+
+
+def test_training_draws_the_logged_numbers() -> None:
+    history = [
+        {"cross_entropy": 0.9, "epoch": 1.0, "step": 2},
+        {"loss": 0.6, "epoch": 1.0, "step": 2},
+        {"eval_surprise_accuracy": 0.5, "eval_cosine_accuracy": 0.25, "epoch": 1.0, "step": 2},
+        {"cross_entropy": 0.2, "epoch": 2.0, "step": 4},
+        {"loss": 0.1, "epoch": 2.0, "step": 4},
+        {"eval_surprise_accuracy": 0.75, "eval_cosine_accuracy": 0.5, "epoch": 2.0, "step": 4},
+        {"train_loss": 0.35, "epoch": 2.0, "step": 4},
+    ]
+    left, right = plots.training(history, 0.3).axes
+    found = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in (*left.lines, *right.lines)}
+    assert found == {
+        "cross-entropy": ([1, 2], [0.9, 0.2]),
+        "loss": ([1, 2], [0.6, 0.1]),
+        "training stops below": ([0, 1], [0.3, 0.3]),
+        "eval surprise": ([1, 2], [50, 75]),
+        "eval cosine": ([1, 2], [25, 50]),
+    }
+    assert len(plots.training(history[:2]).axes) == 1
+    with pytest.raises(ValueError, match="no epoch's cross_entropy"):
+        plots.training(history[-1:])

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
+from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
@@ -137,22 +138,43 @@ def test_stops_by_the_mean_cross_entropy_of_an_epoch(st_path, tmp_path):
     assert trainer.state.epoch == first + 1 < 8
 
 
-def test_the_logged_cross_entropy(st_path, tmp_path):
-    """With learning rate 0, the mean over the batches is that of the whole."""
+def test_the_logged_means(st_path, tmp_path):
+    """With learning rate 0, the mean over the epoch's batches is that of the whole."""
     trainer = make(st_path, tmp_path, num_train_epochs=1, learning_rate=0.0, per_device_train_batch_size=8)
     trainer.train()
     metrics = trainer.evaluate(rows())
-    (logged,) = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
-    assert logged == pytest.approx(metrics["eval_cross_entropy"], abs=1e-4)
+    for name in ("cross_entropy", "loss"):
+        (logged,) = [entry[name] for entry in trainer.state.log_history if name in entry]
+        assert logged == pytest.approx(metrics[f"eval_{name}"], abs=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"bf16": True}, {"activation_checkpointing": True}, {"class_weight": "balanced"}])
+OTHER_WAYS = [{"bf16": True}, {"fp16": True}, {"activation_checkpointing": True}, {"class_weight": "balanced"}]
+
+
+@pytest.mark.parametrize("options", OTHER_WAYS)
 def test_other_ways_to_train(st_path, tmp_path, options):
     trainer = make(st_path, tmp_path, num_train_epochs=1, **options)
     before = weights(trainer.model)
     assert np.isfinite(trainer.train().training_loss)
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_lora(st_path, tmp_path):
+    """Only the adapter learns; merged, the saved folder is a model as any other."""
+    trainer = make(st_path, tmp_path, learning_rate=1e-2)
+    backbone = trainer.model[0].auto_model
+    adapted = get_peft_model(backbone, LoraConfig(r=4, target_modules=["query", "value"]))
+    trainer.model[0].auto_model = adapted
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+    trained = trainer.model.embed(TEXTS)[0]
+    trainer.model[0].auto_model = adapted.merge_and_unload()
+    trainer.save_model()
+    torch.testing.assert_close(SurpriseModel.from_pretrained(tmp_path, device="cpu").embed(TEXTS)[0], trained)
+    assert not torch.allclose(load(st_path).embed(TEXTS)[0], trained, atol=1e-3)
 
 
 # --- what the training set may look like -----------------------------------------------------------------------------
