@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from .hub import upload
 
 __all__ = ["REVISION", "push", "save"]
@@ -33,6 +35,8 @@ def save(model: Any, folder: str | Path) -> None:
     """
     if model.ensemble is None and model.candidate_labels is None:
         raise ValueError("a plain encoder needs no remote code: fit an ensemble or set labels first")
+    if model.transformers_model is None:
+        raise ValueError("remote code needs an encoder of transformers, and this model has none")
     if model.long_texts != "truncate":
         raise ValueError(f"remote code can't do long_texts={model.long_texts!r}: set model.long_texts = 'truncate'")
     if model.fitted is not None and model.fitted.estimator == "tail":
@@ -40,8 +44,10 @@ def save(model: Any, folder: str | Path) -> None:
     model.save_pretrained(str(folder))
     config = Path(folder, "config.json")
     found = json.loads(config.read_text(encoding="utf-8"))
+    kind = type(model.transformers_model).__name__  # of T5, AutoModel would make the decoder too
+    kind = kind if hasattr(transformers, kind) else "AutoModel"
     found["custom_pipelines"] = {
-        "surprise-zero-shot": {"impl": f"{CODE.stem}.SurpriseRemotePipeline", "pt": ["AutoModel"], "type": "text"}
+        "surprise-zero-shot": {"impl": f"{CODE.stem}.SurpriseRemotePipeline", "pt": [kind], "type": "text"}
     }
     config.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     shutil.copy(CODE, folder)

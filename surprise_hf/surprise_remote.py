@@ -46,7 +46,6 @@ class SurpriseRemotePipeline(Pipeline):
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
         self.model.eval()
-        self.backbone = model.get_encoder() if model.config.is_encoder_decoder else model
         self.settings = self._json("config_sentence_transformers.json") or {}
         text = self._json("sentence_bert_config.json") or {}
         self.limit = text.get("max_seq_length") or min(
@@ -123,7 +122,7 @@ class SurpriseRemotePipeline(Pipeline):
             batch = self.tokenizer(
                 [full[i] for i in rows], padding=True, truncation=True, max_length=self.limit, return_tensors="pt"
             ).to(self.device)
-            out = self.backbone(**batch).last_hidden_state
+            out = self.model(**batch).last_hidden_state
             for step in self.steps or [lambda x, mask: pool(x, mask, "mean")]:
                 out = step(out, batch["attention_mask"])
             for i, vector in zip(rows, out.float().cpu(), strict=True):

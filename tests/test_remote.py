@@ -1,0 +1,206 @@
+"""The pipeline of a repository's own code: the scores of the package to 1e-5, on every kind of encoder and option."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from transformers import AutoTokenizer, LlamaConfig, LlamaModel, T5Config, T5EncoderModel
+
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, remote
+
+DOCUMENTS = [f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one") for c in ("vote", "gene")]
+LABELS, OTHERS = ["sport", "money", "animal"], ["music", "weather"]
+
+
+def plain(bert: Path, folder: Path) -> None:
+    shutil.copytree(bert, folder)  # no modules.json: mean pooling
+
+
+def projected(bert: Path, folder: Path) -> None:
+    torch.manual_seed(0)
+    parts = [Transformer(str(bert)), Pooling(32), Dense(32, 12, activation_function=torch.nn.Tanh()), Normalize()]
+    SentenceTransformer(modules=parts, device="cpu").save_pretrained(str(folder))
+
+
+def pooled(mode: str) -> Callable[[Path, Path], None]:
+    def make(bert: Path, folder: Path) -> None:
+        SentenceTransformer(modules=[Transformer(str(bert)), Pooling(32, mode)], device="cpu").save(str(folder))
+
+    return make
+
+
+def prompted(bert: Path, folder: Path) -> None:
+    prompts = {"query": "query: ", "passage": "passage: "}
+    SentenceTransformer(str(bert), device="cpu", prompts=prompts, default_prompt_name="query").save(str(folder))
+
+
+def left_padded(bert: Path, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert, padding_side="left")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=0, **sizes)
+    base = folder.with_name("llama")
+    LlamaModel(config).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    parts = [Transformer(str(base)), Pooling(32, "lasttoken")]
+    SentenceTransformer(modules=parts, device="cpu").save(str(folder))
+
+
+def t5(bert: Path, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2)
+    base = folder.with_name("t5")
+    T5EncoderModel(config).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    dense = Dense(32, 24, bias=False, activation_function=torch.nn.Identity())
+    parts = [Transformer(str(base)), Pooling(32), dense, Normalize()]
+    SentenceTransformer(modules=parts, device="cpu").save(str(folder))
+
+
+ENCODERS = {
+    "plain": plain,
+    "projected": projected,
+    "cls": pooled("cls"),
+    "max": pooled("max"),
+    "prompted": prompted,
+    "left-padded": left_padded,
+    "t5": t5,
+}
+OPTIONS = [
+    {},
+    {"weight": 0.0},
+    {"weight": 1.0},
+    {"weight": 0.7, "estimator": "empirical"},
+    {"weight": 1.0, "estimator": "quantile"},
+    {"weight": 1.0, "refine": 3},
+    {"n_cross": 20.0},
+]
+
+
+def both(model: SurpriseModel, folder: Path) -> tuple[transformers.Pipeline, transformers.Pipeline]:
+    """The pipeline of the package, and that of the code in a folder."""
+    remote.save(model, folder)
+    there = transformers.pipeline("surprise-zero-shot", model=str(folder), trust_remote_code=True, device="cpu")
+    assert type(there).__name__ == "SurpriseRemotePipeline"
+    return SurpriseZeroShotPipeline(model), there
+
+
+def same(one: list[dict], other: list[dict]) -> None:
+    for ours, theirs in zip(one, other, strict=True):
+        assert ours["sequence"] == theirs["sequence"]
+        assert ours["labels"] == theirs["labels"]
+        assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble|1 of 18 documents")
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_every_kind_of_encoder(kind, bert_path, tmp_path):
+    ENCODERS[kind](bert_path, tmp_path / "encoder")
+    model = SurpriseModel(str(tmp_path / "encoder"), device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS)
+    here, there = both(model, tmp_path / "remote")
+    assert type(there.model) is type(model.transformers_model)
+    torch.testing.assert_close(there.embed(DOCUMENTS), model.embed(DOCUMENTS)[0], atol=1e-5, rtol=1e-5)
+    texts = [*DOCUMENTS, "dog " * 200, "", "Red DOG"]
+    same(here(texts), there(texts))
+    same(here(texts, OTHERS), there(texts, OTHERS))
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option_that_labels_are_stored_with(options, st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS, **options)
+    here, there = both(model, tmp_path)
+    same(here(DOCUMENTS), there(DOCUMENTS))
+    same([here("dog cat")], [there("dog cat")])
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble|one document")
+@pytest.mark.parametrize("weight", [None, 0, 0.3, 1])
+def test_labels_of_the_call(weight, st_path, tmp_path):
+    here, there = both(SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS), tmp_path)
+    options = {} if weight is None else {"surprise_weight": weight}
+    same(here(DOCUMENTS, OTHERS, **options), there(DOCUMENTS, OTHERS, **options))
+    same(here(DOCUMENTS, OTHERS, n_cross=5, top_k=1), there(DOCUMENTS, OTHERS, n_cross=5, top_k=1))
+    described = {"music": "songs and guitars", "weather": "rain and snow"}
+    templates = ["this is {}", "about {}"]
+    arguments = {"candidate_labels": described, "hypothesis_template": templates, **options}
+    same(here(DOCUMENTS, **arguments), there(DOCUMENTS, **arguments))
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble|one document")
+def test_stored_labels_without_an_ensemble(st_path, tmp_path):
+    here, there = both(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS), tmp_path)
+    same(here(DOCUMENTS), there(DOCUMENTS))
+    same([here("dog")], [there("dog")])
+    same(here(DOCUMENTS, surprise_weight=1), there(DOCUMENTS, surprise_weight=1))
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble")
+def test_labels_from_examples(st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS)
+    pipe = SurpriseZeroShotPipeline(model).fit_labels(DOCUMENTS[:6], ["sport"] * 4 + ["money"] * 2)
+    here, there = both(pipe.model, tmp_path)
+    same(here(DOCUMENTS), there(DOCUMENTS))
+
+
+def test_what_it_cannot_do_is_said(st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS)
+    _, there = both(model, tmp_path / "one")
+    with pytest.raises(TypeError, match=r"unknown here: threshold.*pip install surprise-hf"):
+        there("dog", LABELS, threshold=0.9)
+    with pytest.raises(ValueError, match="no labels: pass candidate_labels"):
+        there("dog")
+    with pytest.raises(ValueError, match="document 1 must be a string, got int"):
+        there(["dog", 3], LABELS)
+    _, there = both(model.set_labels(LABELS, weight=1.0, refine=2), tmp_path / "two")
+    with pytest.raises(ValueError, match="can't be fitted with refine=2 here"):
+        there("dog", OTHERS)
+
+
+def test_what_is_not_saved_for_it(st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu")
+    with pytest.raises(ValueError, match="a plain encoder needs no remote code"):
+        remote.save(model, tmp_path)
+    model.fit_ensemble(DOCUMENTS)
+    model.long_texts = "window"
+    with pytest.raises(ValueError, match="can't do long_texts='window'"):
+        remote.save(model, tmp_path)
+    model.long_texts = "truncate"
+    model.fit_ensemble([f"{one} {other}" for one in DOCUMENTS for other in DOCUMENTS])
+    model.set_labels(LABELS, weight=1.0, estimator="tail")
+    with pytest.raises(ValueError, match="can't do estimator='tail'"):
+        remote.save(model, tmp_path)
+    static = SentenceTransformer(modules=[StaticEmbedding(model.tokenizer, embedding_dim=8)], device="cpu")
+    with pytest.raises(ValueError, match="needs an encoder of transformers"):
+        remote.save(SurpriseModel.from_encoder(static).set_labels(LABELS), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 9}, "has format 9, newer than this file's 1"),
+        ({"version": "x"}, "has format x, newer"),
+        ({"format": "other"}, "there is no surprise/config.json that surprise_hf wrote"),
+        (None, "there is no surprise/config.json that surprise_hf wrote"),
+    ],
+)
+def test_files_of_others_are_refused(change, message, st_path, tmp_path):
+    remote.save(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS), tmp_path)
+    file = tmp_path / "surprise" / "config.json"
+    if change is None:
+        file.unlink()
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ValueError, match=message):
+        transformers.pipeline("surprise-zero-shot", model=str(tmp_path), trust_remote_code=True, device="cpu")
