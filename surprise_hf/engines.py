@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,9 @@ ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
 
 BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
 TILE = 1 << 22  # inner products held at once, as long as a block's are fewer: 16 MiB stays near the cache
+
+GROUP = 32  # inner products looked at by their maximum first
+SMALL = 1 << 16  # so few are searched for the largest directly
 
 
 class Rows:
@@ -56,13 +60,17 @@ class Rows:
             block = old.pop(0)[: count - start]
             self.append(block[mask[start : start + len(block)].to(self.device)])
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows (r, d) by their indices (r,) int64, in that order."""
-        out = torch.empty(len(index), self.dim, device=self.device)
-        index = index.to(self.device)
-        for number in (index // self.step).unique().tolist():
-            here = index // self.step == number
-            out[here] = self._blocks[number][index[here] - number * self.step]
+    def take(self, index: np.ndarray) -> np.ndarray:
+        """Rows (r, d) by their indices (r,) int64, in that order, in main memory."""
+        out = np.empty((len(index), self.dim), dtype=np.float32)
+        number = index // self.step
+        for block in set(number.tolist()):
+            here = number == block
+            inside = index[here] - block * self.step
+            if self.device.type == "cpu":
+                out[here] = self._blocks[block].numpy()[inside]
+            else:
+                out[here] = self._blocks[block][torch.from_numpy(inside).to(self.device)].cpu().numpy()
         return out
 
     def whole(self) -> Tensor:
@@ -177,12 +185,10 @@ class ExactEngine:
     ) -> tuple[Tensor, Tensor]:
         """As `Engine.search`."""
         step = max(1, TILE // min(self.rows.step, len(self.rows)))
-        parts = [self._search(part, k, allowed, upper) for part in queries.split(step)]
-        return torch.cat([values for values, _ in parts]), torch.cat([rows for _, rows in parts])
+        return _joined([self._search(part, k, allowed, upper) for part in queries.split(step)], dim=0)
 
     def _search(self, queries: Tensor, k: int, allowed: Tensor | None, upper: float) -> tuple[Tensor, Tensor]:
-        best = torch.empty(len(queries), 0, device=queries.device)
-        where = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        parts = []
         for start, block in self.rows.blocks():
             stop = start + len(block)
             products = queries @ block.T
@@ -192,12 +198,34 @@ class ExactEngine:
                 products.masked_fill_(~allowed[start:stop], -math.inf)
             if upper < math.inf:
                 products.masked_fill_(products > upper, -math.inf)
-            values, index = products.topk(min(k, len(block)), dim=1)
-            best, where = torch.cat((best, values), dim=1), torch.cat((where, index + start), dim=1)
-            if best.shape[1] > k:
-                best, order = best.topk(k, dim=1)
-                where = where.gather(1, order)
+            values, index = _largest(products, min(k, len(block)))
+            parts.append((values, index + start if start else index))
+        best, where = _joined(parts, dim=1)
+        if best.shape[1] > k:
+            best, order = best.topk(k, dim=1)
+            where = where.gather(1, order)
         return best, where
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]], dim: int) -> tuple[Tensor, Tensor]:
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([values for values, _ in parts], dim=dim), torch.cat([rows for _, rows in parts], dim=dim)
+
+
+def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`products.topk(k, dim=1)` in half the time: the k largest are in the k groups with the largest maxima."""
+    groups = products.shape[1] // GROUP
+    if groups < 2 * k or products.numel() < SMALL:
+        return products.topk(k, dim=1)
+    grouped = products[:, : groups * GROUP].unflatten(1, (groups, GROUP))
+    best = grouped.amax(dim=2).topk(k, dim=1, sorted=False).indices
+    inside = torch.arange(GROUP, device=products.device)
+    index = (best.unsqueeze(2) * GROUP + inside).flatten(1)
+    rest = torch.arange(groups * GROUP, products.shape[1], device=products.device)
+    index = torch.cat((index, rest.expand(len(products), -1)), dim=1)
+    values, at = products.gather(1, index).topk(k, dim=1)
+    return values, index.gather(1, at)
 
 
 class FaissEngine:
@@ -234,7 +262,8 @@ class FaissEngine:
             self._index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, product)
             sample = torch.arange(0, len(rows), max(1, len(rows) // (64 * lists)))
             chosen = form._replace(scale=None if form.scale is None else form.scale[sample])
-            self._index.train(chosen.rows(rows.take(sample), 0).cpu().numpy())
+            trained = torch.from_numpy(rows.take(sample.numpy())).to(rows.device)
+            self._index.train(chosen.rows(trained, 0).cpu().numpy())
         self.extend(rows, form, 0)
 
     def extend(self, rows: Rows, form: Form, start: int) -> None:

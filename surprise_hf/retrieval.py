@@ -13,6 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +21,7 @@ from . import index_files, inputs
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
-from .ops import unit_rows
-from .ranking import DIRECTIONS, Found, Limits, Ranker
+from .ranking import DIRECTIONS, SHORT, Found, Limits, Ranker
 from .scorer import SMALL_WEIGHT
 
 if TYPE_CHECKING:
@@ -336,8 +336,8 @@ class SurpriseIndex:
             raise ValueError(f"{what}, and this index has no model: pass embeddings, or SurpriseIndex(model=...)")
         return self.model
 
-    def _embed_queries(self, name: str, queries: Any) -> tuple[bool, Tensor]:
-        """Whether it is one query; unit rows (b, d) float64 on the index's device."""
+    def _embed_queries(self, name: str, queries: Any) -> tuple[bool, np.ndarray]:
+        """Whether it is one query; unit rows (b, d) float64."""
         if _is_array(queries):
             emb = torch.as_tensor(queries)
             single = emb.dim() == 1
@@ -351,8 +351,11 @@ class SurpriseIndex:
             model = self._need_model(f"{name} are texts")
             emb, cut = model.embed([str(text) for text in texts], show_progress_bar=False)
             inputs.warn_cut(cut, len(texts), name, model.max_seq_length)
-        check_rows(name, emb, self.dim)
-        return single, unit_rows(emb.detach().to(self.device, torch.float64))
+        rows = emb.detach().to("cpu", torch.float64).numpy()
+        length = np.sqrt(np.einsum("bd,bd->b", rows, rows)) if rows.ndim == 2 else np.array([np.nan])
+        if not np.isfinite(length).all() or rows.shape[1] != self.dim or not emb.is_floating_point():
+            check_rows(name, emb, self.dim)
+        return single, rows / np.maximum(length, SHORT)[:, None]
 
     def _as_ensemble(self, ensemble: Any) -> Ensemble | None:
         if ensemble is None:
@@ -467,8 +470,9 @@ class SurpriseIndex:
         row = next((row for row, text in enumerate(self.texts) if text is not None), None)
         if self.model is None or row is None or self._ranker is None:
             return
-        emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0].to(self.device)
-        likeness = float(torch.cosine_similarity(emb, self._ranker.rows.take(torch.tensor([row]))))
+        emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
+        kept = torch.from_numpy(self._ranker.rows.take(np.array([row])))
+        likeness = float(torch.cosine_similarity(emb.cpu(), kept))
         if not likeness >= SAME_ENCODER:
             raise ValueError(
                 "the index was made with another encoder, prompt or weights than this model: they embed document"
