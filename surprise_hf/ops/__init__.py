@@ -25,7 +25,7 @@ from torch import Tensor
 
 from . import _loader
 from . import _reference as ref
-from ._loader import build_info
+from ._loader import OPS, build_info
 from ._reference import OUTPUTS, compute_dtype, sigma_floor, unit_rows
 
 __all__ = [
@@ -84,7 +84,7 @@ def _check_output(output: str) -> None:
 
 def _backend(name: str, impl: str) -> Callable[..., Any]:
     if impl == "auto":
-        return getattr(torch.ops.surprise_hf, name)
+        return getattr(OPS, name)
     if impl == "reference":
         return getattr(ref, name)
     raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")

@@ -20,8 +20,6 @@ from torch import Tensor
 
 from . import _reference as ref
 
-NAMESPACE = "surprise_hf"
-
 
 def _psi(keys: Tensor, queries: Tensor, normalize: bool) -> tuple[Tensor, Tensor, Tensor]:
     k_hat, q_hat = ref.unit_rows(keys, normalize), ref.unit_rows(queries, normalize)
@@ -223,8 +221,8 @@ def _ensemble_moments_backward(ctx, g_mean, g_var):
     return g_mean @ unit, (g_var[:, None] * unit).T @ unit, _grad_rows(queries, unit, g_unit, ctx.normalize)
 
 
-def register() -> None:
-    """Attach fakes and gradients to the schemas of `torch.ops.surprise_hf`."""
+def register(namespace: str) -> None:
+    """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`."""
     library = torch.library
     for name, fake, backward, setup in (
         ("cosine_surprise", _cosine_surprise_fake, _cosine_surprise_backward, _cosine_surprise_setup),
@@ -233,6 +231,6 @@ def register() -> None:
         ("surprise_topk", _topk_fake, _topk_backward, _topk_setup),
         ("ensemble_moments", _ensemble_moments_fake, _ensemble_moments_backward, _ensemble_moments_setup),
     ):
-        library.register_fake(f"{NAMESPACE}::{name}", fake)
-        library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup)
-    library.register_fake(f"{NAMESPACE}::ensemble_update", _ensemble_update_fake)
+        library.register_fake(f"{namespace}::{name}", fake)
+        library.register_autograd(f"{namespace}::{name}", backward, setup_context=setup)
+    library.register_fake(f"{namespace}::ensemble_update", _ensemble_update_fake)

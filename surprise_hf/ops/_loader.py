@@ -15,6 +15,8 @@ import torch
 from . import _autograd
 from . import _reference as ref
 
+OPS = torch.ops.surprise_hf
+
 # The one other copy is csrc/bindings.cpp; tests/ops/test_schema.py holds them equal.
 SCHEMAS = (
     "cosine_surprise(Tensor keys, Tensor queries, *, bool normalize=True, str output='score')"
@@ -73,13 +75,13 @@ def load() -> None:
             warnings.warn(f"{reason}. {HOW_TO_BUILD}", RuntimeWarning, stacklevel=3)
     if torch.version.cuda:
         cuda_path, cuda_reason = _load("_C_cuda") if path else (None, "_C is not loaded")
-    _definitions = torch.library.Library(_autograd.NAMESPACE, "FRAGMENT")
+    _definitions = torch.library.Library(OPS.name, "FRAGMENT")
     for schema in SCHEMAS:
         if path is None:
             _definitions.define(schema)
         name = schema.split("(")[0]
         _definitions.impl(name, getattr(ref, name), "CompositeExplicitAutograd")
-    _autograd.register()
+    _autograd.register(OPS.name)
     _info.update(
         implementation="compiled" if path else "reference",
         cpu_library=path,
@@ -98,5 +100,5 @@ def build_info() -> dict[str, str | None]:
         `cpu_reason` and `cuda_reason` (why a library is absent, None when it is loaded), `cpu_features` (the
         instruction set the CPU kernels chose, "reference" without them), and `torch` (version).
     """
-    features = torch.ops.surprise_hf.cpu_features() if _info["cpu_library"] else "reference"
+    features = OPS.cpu_features() if _info["cpu_library"] else "reference"
     return {**_info, "cpu_features": features}
