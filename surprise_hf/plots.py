@@ -294,7 +294,9 @@ def cluster_map(
             from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError('layout="umap" needs umap-learn: pip install umap-learn') from error
-        plane = torch.as_tensor(UMAP(metric="cosine", random_state=seed).fit_transform(rows.numpy()))
+        # a seed allows one thread only: said, it is no warning
+        layouter = UMAP(metric="cosine", random_state=seed, n_jobs=1)
+        plane = torch.as_tensor(layouter.fit_transform(rows.numpy()))
     with _style() as pyplot:
         figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
         colours = pyplot.get_cmap("turbo")(torch.linspace(0.05, 0.95, len(names)).numpy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import matplotlib as mpl
 import numpy as np
@@ -143,6 +144,31 @@ def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
             plots.cluster_map(*arguments)
     with pytest.raises(ValueError, match="layout must be"):
         plots.cluster_map(documents, where, ["a", "b", "c"], layout="tsne")
+
+
+def test_a_umap_layout_is_what_umap_learn_makes_of_unit_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """umap-learn brings a compiler along, too much for a test: this stands for it. The real one was run by hand."""
+    calls: list[tuple[dict, np.ndarray]] = []
+
+    class UMAP:
+        def __init__(self, **options: object) -> None:
+            self.options = options
+
+        def fit_transform(self, x: np.ndarray) -> np.ndarray:
+            calls.append((self.options, x))
+            return np.stack((x[:, 0] + 7, 2 * x[:, 1]), axis=1)
+
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP))
+    documents, where = 3 * rows(50), [i % 2 for i in range(50)]
+    axes = plots.cluster_map(documents, where, ["even", "odd"], layout="umap", seed=4).axes[0]
+    ((options, given),) = calls
+    assert options == {"metric": "cosine", "random_state": 4, "n_jobs": 1}
+    np.testing.assert_allclose(np.linalg.norm(given, axis=1), 1, rtol=1e-6)
+    drawn = np.concatenate([points.get_offsets() for points in axes.collections])
+    unit = documents / documents.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(sorted(drawn[:, 0]), sorted((unit[:, 0] + 7).tolist()), rtol=1e-5)
+    np.testing.assert_allclose(sorted(drawn[:, 1]), sorted((2 * unit[:, 1]).tolist()), atol=1e-6)
+    assert axes.get_title(loc="left").endswith("(UMAP)")
 
 
 def test_training_draws_the_logged_numbers() -> None:

@@ -1,0 +1,144 @@
+"""Engines: the row store, FAISS, and exported vectors in a real vector database."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from surprise_hf import SurpriseIndex
+from surprise_hf.engines import ENGINES, ExactEngine, Form, Rows
+from tests.index_data import clouds, ids_of, z_matrix
+
+FAISS = [name for name in ENGINES if name != "exact"]
+
+
+@pytest.mark.parametrize("documents", [1, 31, 700, 1000, 3000])
+@pytest.mark.parametrize("k", [1, 9, 40])
+@pytest.mark.parametrize("queries", [1, 3, 200])
+def test_the_exact_engine_is_a_product_and_its_largest(
+    documents: int, k: int, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few and many products, groups that fit and groups with a rest, one block and three."""
+    rows, x, scale = clouds(documents), clouds(queries, seed=1), torch.rand(documents) + 0.5
+    products = (x @ rows.T) * scale
+    allowed = torch.arange(documents) % 3 != 1
+    for block in (10_000, 1100):
+        monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * block)
+        store = Rows(16)
+        store.append(rows)
+        engine = ExactEngine()
+        engine.build(store, Form(scale))
+        for wanted, options in (
+            (products, {}),
+            (products.masked_fill(~allowed, -math.inf), {"allowed": allowed}),
+            (products.masked_fill(products > 3, -math.inf), {"upper": 3.0}),
+        ):
+            values, index = engine.search(x, min(k, documents), **options)
+            torch.testing.assert_close(values, wanted.topk(min(k, documents), dim=1).values, rtol=1e-5, atol=1e-4)
+            torch.testing.assert_close(wanted.gather(1, index), values, rtol=1e-5, atol=1e-4)
+            assert all(len(set(row)) == len(row) for row in index.tolist())
+
+
+@pytest.mark.parametrize("engine", FAISS)
+def test_faiss_finds_what_the_exact_engine_finds(engine: str) -> None:
+    documents, queries = clouds(5000), clouds(50, seed=1)
+    exact = SurpriseIndex(weight=1).add(documents).search(queries, k=10)
+    found = SurpriseIndex(engine=engine, weight=1).add(documents).search(queries, k=10)
+    if engine == "faiss-flat":
+        assert found == exact
+    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall > 0.9
+
+
+@pytest.mark.parametrize("engine", FAISS)
+def test_faiss_grows_under_a_fixed_ensemble(engine: str) -> None:
+    documents, query = clouds(1500), clouds(1, seed=1)[0]
+    index = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(documents[:1000])
+    index.search(query)
+    index.add(documents[1000:])
+    whole = SurpriseIndex(ensemble=clouds(4000, seed=2)).add(documents).search(query, k=3)
+    assert ids_of(index.search(query, k=3)) == ids_of(whole)
+
+
+def test_a_graph_finds_crowded_vectors() -> None:
+    """Cosines between 0.9 and 1, as E5 has them: on d^/sigma_d itself, HNSW finds a tenth of the neighbours."""
+    documents, queries = clouds(3000, offset=6), clouds(50, seed=1, offset=6)
+    exact = SurpriseIndex(weight=1).add(documents).search(queries)
+    found = SurpriseIndex(weight=1, engine="faiss-hnsw").add(documents).search(queries)
+    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall > 0.9
+
+
+def test_unit_vectors_have_the_same_products() -> None:
+    documents, queries = clouds(800, offset=2), clouds(9, seed=1, offset=2)
+    documents[:, 5] = 0  # a direction without variance
+    index = SurpriseIndex(weight=1).add(documents)
+    plain, unit_length = index.export_vectors(), index.export_vectors(unit=True)
+    np.testing.assert_allclose(unit_length.vectors.norm(dim=1), 1, atol=1e-5)
+    z = z_matrix(queries, documents, documents)
+    np.testing.assert_allclose(plain.queries(queries) @ plain.vectors.T, z, atol=1e-4)
+    queries[:, 5] = 0
+    z = z_matrix(queries, documents, documents)
+    np.testing.assert_allclose(unit_length.queries(queries) @ unit_length.vectors.T, z, atol=1e-4)
+
+
+def test_faiss_options() -> None:
+    with pytest.raises(ValueError, match="knows the options"):
+        SurpriseIndex(engine="faiss-flat", engine_options={"probes": 3})
+    documents, queries = clouds(3000), clouds(20, seed=1)
+    index = SurpriseIndex(engine="faiss-ivf", weight=1, engine_options={"lists": 30, "probes": 30}).add(documents)
+    assert index.search(queries) == SurpriseIndex(weight=1).add(documents).search(queries)
+
+
+def test_without_faiss_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match=r"pip install 'surprise-hf\[faiss\]'"):
+        SurpriseIndex(engine="faiss-flat")
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+def test_qdrant_gives_the_same_order(unit_length: bool) -> None:
+    from qdrant_client import QdrantClient, models
+
+    documents, queries = clouds(700, dim=24), clouds(6, dim=24, seed=1)
+    index = SurpriseIndex(weight=1).add(documents, ids=range(100, 800))
+    exported = index.export_vectors(unit=unit_length)
+    client = QdrantClient(":memory:")
+    client.create_collection("docs", models.VectorParams(size=24, distance=models.Distance.DOT))
+    points = zip(exported.ids, exported.vectors.tolist(), strict=True)
+    client.upsert("docs", [models.PointStruct(id=i, vector=v) for i, v in points])
+    searched = exported.queries(queries)
+    for query, hits in zip(searched, index.search(queries, k=25), strict=True):
+        answer = client.query_points("docs", query=query.tolist(), limit=25).points
+        assert [point.id for point in answer] == ids_of(hits)
+        np.testing.assert_allclose([point.score for point in answer], [hit.z for hit in hits], rtol=1e-4)
+    client.close()
+
+
+def test_exported_questions_order_as_the_index() -> None:
+    documents, queries = clouds(300), clouds(4, seed=1)
+    index = SurpriseIndex(direction="questions", weight=1).add(documents)
+    exported = index.export_vectors()
+    order = (exported.queries(queries) @ exported.vectors.T).argsort(dim=1, descending=True)[:, :10]
+    assert [ids_of(hits) for hits in index.search(queries, k=10)] == order.tolist()
+
+
+def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 3 * 10)
+    x = torch.randn(57, 3)
+    rows = Rows(3)
+    for part in x.split([1, 9, 0, 25, 22]):
+        rows.append(part)
+    assert torch.equal(rows.whole(), x)
+    assert [len(block) for _, block in rows.blocks()] == [10, 10, 10, 10, 10, 7]
+    pick = np.array([56, 0, 10, 9, 9, 33])
+    assert torch.equal(torch.from_numpy(rows.take(pick)), x[pick])
+    mask = torch.arange(57) % 3 != 0
+    rows.keep(mask)
+    assert torch.equal(rows.whole(), x[mask])
+    rows.keep(torch.zeros(len(rows), dtype=torch.bool))
+    assert rows.whole().shape == (0, 3)

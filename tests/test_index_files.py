@@ -1,0 +1,167 @@
+"""Files of an index: saved, opened, damaged, pushed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from surprise_hf import SurpriseIndex, SurpriseModel
+from tests.hub_server import Hub
+from tests.index_data import TEXTS, clouds
+from tests.test_hub import client
+
+
+@pytest.fixture(scope="module")
+def model(st_path: Path) -> SurpriseModel:
+    return SurpriseModel(str(st_path), device="cpu")
+
+
+def filled(model: SurpriseModel | None = None, **options: object) -> SurpriseIndex:
+    metadata = [{"n": i, "name": "Ä"} if i % 2 else None for i in range(300)]
+    return SurpriseIndex(model, weight=1, **options).add(  # type: ignore[arg-type]
+        clouds(300, 32), ids=[f"d{i}" for i in range(300)], metadata=metadata, texts=[f"text {i}" for i in range(300)]
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"ensemble": clouds(50, 32)}, {"direction": "questions"}])
+def test_saved_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 32 * 128)
+    index = filled(**options)
+    folder = tmp_path / "a folder"
+    index.save_pretrained(folder)
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".parquet", ".json", ".md"}
+    again = SurpriseIndex.from_pretrained(folder)
+    query = clouds(3, 32, seed=1)
+    assert again.search(query) == index.search(query)
+    assert (again.ids, again.texts, again.metadata) == (index.ids, index.texts, index.metadata)
+    assert again.version == index.version
+    again.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
+    index.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
+    assert again.search(query) == index.search(query)
+    again.remove(again.ids[5:])
+    again.save_pretrained(folder)  # over the larger one
+    assert SurpriseIndex.from_pretrained(folder).search(query) == again.search(query)
+
+
+def test_running_ids_go_on_after_loading(tmp_path: Path) -> None:
+    index = SurpriseIndex(weight=1).add(clouds(5)).remove(4)
+    index.save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path).add(clouds(1)).ids == [0, 1, 2, 3, 5]
+
+
+def test_an_empty_index_is_saved(tmp_path: Path) -> None:
+    SurpriseIndex().save_pretrained(tmp_path)
+    assert len(SurpriseIndex.from_pretrained(tmp_path).add(clouds(3))) == 3
+
+
+def test_opened_with_another_engine(tmp_path: Path) -> None:
+    index = SurpriseIndex(weight=1, engine="faiss-ivf", engine_options={"probes": 3}).add(clouds(300))
+    index.save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path).engine_options == {"probes": 3}
+    again = SurpriseIndex.from_pretrained(tmp_path, engine="exact")
+    assert again.search(clouds(2)) == SurpriseIndex(weight=1).add(clouds(300)).search(clouds(2))
+
+
+def test_metadata_that_json_cannot_hold(tmp_path: Path) -> None:
+    index = SurpriseIndex().add(clouds(1), metadata=[{1, 2}])
+    with pytest.raises(TypeError):
+        index.save_pretrained(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    filled().save_pretrained(whole)
+
+    def damage(name: str, data: bytes | None) -> Path:
+        folder = tmp_path / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder)
+        (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
+        return folder
+
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        SurpriseIndex.from_pretrained(damage("config.json", None))
+    newer = json.dumps({**json.loads((whole / "config.json").read_text()), "version": 99}).encode()
+    for name, data, message in (
+        ("config.json", b"{}", "does not describe"),
+        ("config.json", b"\x80\x04K\x01.", "does not describe"),
+        ("config.json", newer, "newer"),
+        ("documents.parquet", None, "documents.parquet"),
+        ("documents.parquet", pickle.dumps([1]), "documents.parquet"),
+        ("vectors-00000.safetensors", None, "vectors-00000"),
+        ("vectors-00000.safetensors", pickle.dumps([1]), "vectors-00000"),
+        ("ensemble.safetensors", b"", "ensemble.safetensors"),
+        ("ensemble.safetensors", None, "ensemble.safetensors"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SurpriseIndex.from_pretrained(damage(name, data))
+
+
+def test_another_encoder_is_refused(
+    tmp_path: Path, model: SurpriseModel, bert_path: Path, other_bert_path: Path
+) -> None:
+    SurpriseIndex(model, weight=1).add(TEXTS).save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path, bert_path).search("dog", k=1)[0].text is not None
+    with pytest.raises(ValueError, match="another encoder"):
+        SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
+
+
+AUTHOR = """
+from surprise_hf import SurpriseIndex
+index = SurpriseIndex(where, weight=1).add(DOCUMENTS, ids=[f"d{i}" for i in range(16)], metadata=list(range(16)))
+index.push_to_hub("me/index")
+index.remove(["d3"]).push_to_hub("me/index", commit_message="one less")
+print(json.dumps([[hit.id, hit.score, hit.text, hit.metadata] for hit in index.search("dog cat", k=None)]))
+"""
+READER = """
+from surprise_hf import SurpriseIndex
+index = SurpriseIndex.from_pretrained("me/index", where)
+print(json.dumps([[hit.id, hit.score, hit.text, hit.metadata] for hit in index.search("dog cat", k=None)]))
+"""
+
+
+def test_through_a_hub(st_path: Path, tmp_path: Path) -> None:
+    with Hub() as hub:
+        pushed = client(AUTHOR, hub.environment(tmp_path / "author"), st_path)
+        found = client(READER, hub.environment(tmp_path / "reader"), st_path)
+        files = hub.repos["dataset", "me/index"].files()
+    assert found == pushed
+    assert len(found) == 15
+    names = {"README.md", "config.json", "documents.parquet", "ensemble.safetensors", "vectors-00000.safetensors"}
+    assert names <= set(files)
+
+
+def test_to_the_hub_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub is a folder here: what is uploaded is what is downloaded."""
+    import huggingface_hub
+
+    repo, calls = tmp_path / "hub", []
+
+    def create_repo(_self: object, repo_id: str, **options: object) -> object:
+        calls.append((repo_id, options))
+        return type("Url", (), {"repo_id": repo_id})
+
+    def upload_folder(_self: object, *, folder_path: Path, **options: object) -> str:
+        calls.append(("upload", options))
+        shutil.copytree(folder_path, repo)
+        return "address"
+
+    def snapshot_download(repo_id: str, **options: object) -> str:
+        calls.append((repo_id, options))
+        return str(repo)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    index = filled()
+    assert index.push_to_hub("me/words", private=True, revision="v2") == "address"
+    again = SurpriseIndex.from_pretrained("me/words", revision="v2")
+    assert again.search(clouds(2, 32)) == index.search(clouds(2, 32))
+    assert [name for name, _ in calls] == ["me/words", "upload", "me/words"]
+    assert {options["repo_type"] for _, options in calls} == {"dataset"}
+    assert (calls[0][1]["private"], calls[1][1]["revision"], calls[2][1]["revision"]) == (True, "v2", "v2")
