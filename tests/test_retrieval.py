@@ -1,11 +1,8 @@
-"""SurpriseIndex: against the n x n definition, through changes, engines, files, and a real vector database."""
+"""SurpriseIndex: against the n x n definition, through changes, with ids, filters, thresholds and texts."""
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
-import shutil
 import subprocess
 import sys
 import warnings
@@ -18,41 +15,9 @@ import torch
 
 import surprise_hf
 from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel
-from surprise_hf.engines import ENGINES, Rows
+from surprise_hf.engines import ENGINES
 from surprise_hf.scoring import surprise
-
-FAISS = [name for name in ENGINES if name != "exact"]
-
-
-def clouds(n: int, dim: int = 16, seed: int = 0, offset: float = 0.7) -> torch.Tensor:
-    """Rows around a few directions that all lean one way, so that means and deviations differ from row to row."""
-    centres = torch.randn(7, dim, generator=torch.Generator().manual_seed(99))
-    gen = torch.Generator().manual_seed(seed)
-    spread = torch.rand(n, 1, generator=gen) + 0.2
-    rows = centres[torch.randint(7, (n,), generator=gen)] + spread * torch.randn(n, dim, generator=gen)
-    return rows + offset * math.sqrt(dim) * torch.eye(dim)[0]
-
-
-def unit(x: torch.Tensor) -> torch.Tensor:
-    x = x.to(torch.float64)
-    return x / x.norm(dim=1, keepdim=True)
-
-
-def z_matrix(keys: torch.Tensor, documents: torch.Tensor, ensemble: torch.Tensor) -> torch.Tensor:
-    """z of keys (rows) for documents (columns) by the whole similarity matrix, float64: the definition."""
-    psi = unit(keys) @ unit(documents).T
-    context = unit(ensemble) @ unit(documents).T
-    return (psi - context.mean(dim=0)) / context.std(dim=0, correction=0)
-
-
-def stored(index: SurpriseIndex) -> torch.Tensor:
-    assert index._ranker is not None
-    return index._ranker.rows.whole()
-
-
-def ids_of(hits: list) -> list:
-    return [hit.id for hit in hits]
-
+from tests.index_data import TEXTS, clouds, ids_of, stored, unit, z_matrix
 
 # --- values ------------------------------------------------------------------------------------------------------
 
@@ -157,6 +122,25 @@ def test_never_nan(weight: float | None, direction: str) -> None:
             hits = index.search(query)
             assert len(hits) == len(documents)
             assert all(0 <= hit.score <= 1 and hit.z == hit.z for hit in hits)
+
+
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+def test_of_any_number_of_equal_documents_the_first_are_found(engine: str, direction: str) -> None:
+    """More copies than any margin: float32 can't order them, nor can a k-th value tell which of them were fetched."""
+    documents, query = clouds(4000), clouds(1, seed=1)[0]
+    best = int(z_matrix(query[None], documents, documents)[0].argmax())
+    if direction == "questions":
+        best = int((unit(documents) @ unit(query[None])[0]).argmax())
+    context, copies = documents.clone(), torch.arange(300) * 13 + 5
+    documents[copies] = documents[best].clone()
+    index = SurpriseIndex(engine=engine, direction=direction, weight=1, ensemble=context).add(documents)
+    expected = sorted({best, *copies.tolist()})
+    assert ids_of(index.search(query, k=4)) == expected[:4]
+    batch = torch.stack([clouds(1, seed=2)[0], query, clouds(1, seed=3)[0]])
+    found = index.search(batch, k=7)
+    assert ids_of(found[1]) == expected[:7]
+    assert [found[0], found[2]] == [index.search(batch[i], k=7) for i in (0, 2)]
 
 
 def test_identical_documents_count_as_ties() -> None:
@@ -338,113 +322,7 @@ def test_the_cutoff_text_is_judged_as_a_document() -> None:
         assert len(hits) == int((z[row] >= limit[row]).sum())
 
 
-# --- engines -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("engine", FAISS)
-def test_faiss_finds_what_the_exact_engine_finds(engine: str) -> None:
-    documents, queries = clouds(5000), clouds(50, seed=1)
-    exact = SurpriseIndex(weight=1).add(documents).search(queries, k=10)
-    found = SurpriseIndex(engine=engine, weight=1).add(documents).search(queries, k=10)
-    if engine == "faiss-flat":
-        assert found == exact
-    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
-    assert recall > 0.9
-
-
-@pytest.mark.parametrize("engine", FAISS)
-def test_faiss_grows_under_a_fixed_ensemble(engine: str) -> None:
-    documents, query = clouds(1500), clouds(1, seed=1)[0]
-    index = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(documents[:1000])
-    index.search(query)
-    index.add(documents[1000:])
-    whole = SurpriseIndex(ensemble=clouds(4000, seed=2)).add(documents).search(query, k=3)
-    assert ids_of(index.search(query, k=3)) == ids_of(whole)
-
-
-def test_a_graph_finds_crowded_vectors() -> None:
-    """Cosines between 0.9 and 1, as E5 has them: on d^/sigma_d itself, HNSW finds a tenth of the neighbours."""
-    documents, queries = clouds(3000, offset=6), clouds(50, seed=1, offset=6)
-    exact = SurpriseIndex(weight=1).add(documents).search(queries)
-    found = SurpriseIndex(weight=1, engine="faiss-hnsw").add(documents).search(queries)
-    recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
-    assert recall > 0.9
-
-
-def test_unit_vectors_have_the_same_products() -> None:
-    documents, queries = clouds(800, offset=2), clouds(9, seed=1, offset=2)
-    documents[:, 5] = 0  # a direction without variance
-    index = SurpriseIndex(weight=1).add(documents)
-    plain, unit_length = index.export_vectors(), index.export_vectors(unit=True)
-    np.testing.assert_allclose(unit_length.vectors.norm(dim=1), 1, atol=1e-5)
-    z = z_matrix(queries, documents, documents)
-    np.testing.assert_allclose(plain.queries(queries) @ plain.vectors.T, z, atol=1e-4)
-    queries[:, 5] = 0
-    z = z_matrix(queries, documents, documents)
-    np.testing.assert_allclose(unit_length.queries(queries) @ unit_length.vectors.T, z, atol=1e-4)
-
-
-def test_faiss_options() -> None:
-    with pytest.raises(ValueError, match="knows the options"):
-        SurpriseIndex(engine="faiss-flat", engine_options={"probes": 3})
-    documents, queries = clouds(3000), clouds(20, seed=1)
-    index = SurpriseIndex(engine="faiss-ivf", weight=1, engine_options={"lists": 30, "probes": 30}).add(documents)
-    assert index.search(queries) == SurpriseIndex(weight=1).add(documents).search(queries)
-
-
-def test_without_faiss_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match=r"pip install 'surprise-hf\[faiss\]'"):
-        SurpriseIndex(engine="faiss-flat")
-
-
-@pytest.mark.parametrize("unit_length", [False, True])
-def test_qdrant_gives_the_same_order(unit_length: bool) -> None:
-    from qdrant_client import QdrantClient, models
-
-    documents, queries = clouds(700, dim=24), clouds(6, dim=24, seed=1)
-    index = SurpriseIndex(weight=1).add(documents, ids=range(100, 800))
-    exported = index.export_vectors(unit=unit_length)
-    client = QdrantClient(":memory:")
-    client.create_collection("docs", models.VectorParams(size=24, distance=models.Distance.DOT))
-    points = zip(exported.ids, exported.vectors.tolist(), strict=True)
-    client.upsert("docs", [models.PointStruct(id=i, vector=v) for i, v in points])
-    searched = exported.queries(queries)
-    for query, hits in zip(searched, index.search(queries, k=25), strict=True):
-        answer = client.query_points("docs", query=query.tolist(), limit=25).points
-        assert [point.id for point in answer] == ids_of(hits)
-        np.testing.assert_allclose([point.score for point in answer], [hit.z for hit in hits], rtol=1e-4)
-    client.close()
-
-
-def test_exported_questions_order_as_the_index() -> None:
-    documents, queries = clouds(300), clouds(4, seed=1)
-    index = SurpriseIndex(direction="questions", weight=1).add(documents)
-    exported = index.export_vectors()
-    order = (exported.queries(queries) @ exported.vectors.T).argsort(dim=1, descending=True)[:, :10]
-    assert [ids_of(hits) for hits in index.search(queries, k=10)] == order.tolist()
-
-
-def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 3 * 10)
-    x = torch.randn(57, 3)
-    rows = Rows(3)
-    for part in x.split([1, 9, 0, 25, 22]):
-        rows.append(part)
-    assert torch.equal(rows.whole(), x)
-    assert [len(block) for _, block in rows.blocks()] == [10, 10, 10, 10, 10, 7]
-    pick = np.array([56, 0, 10, 9, 9, 33])
-    assert torch.equal(torch.from_numpy(rows.take(pick)), x[pick])
-    mask = torch.arange(57) % 3 != 0
-    rows.keep(mask)
-    assert torch.equal(rows.whole(), x[mask])
-    rows.keep(torch.zeros(len(rows), dtype=torch.bool))
-    assert rows.whole().shape == (0, 3)
-
-
 # --- texts -------------------------------------------------------------------------------------------------------
-
-TEXTS = ["sport ball game", "money bank price", "science star planet", "bread soup cheese", "dog cat horse"]
 
 
 @pytest.fixture(scope="module")
@@ -495,131 +373,6 @@ def test_texts_as_ensemble_and_cutoff(model: SurpriseModel) -> None:
     assert len(index.ensemble) == 15
     hits = index.search("dog", k=None)
     assert hits[:3] == index.search("dog", at_least_as_similar_as=hits[2].text)
-
-
-# --- files -------------------------------------------------------------------------------------------------------
-
-
-def filled(model: SurpriseModel | None = None, **options: object) -> SurpriseIndex:
-    metadata = [{"n": i, "name": "Ä"} if i % 2 else None for i in range(300)]
-    return SurpriseIndex(model, weight=1, **options).add(  # type: ignore[arg-type]
-        clouds(300, 32), ids=[f"d{i}" for i in range(300)], metadata=metadata, texts=[f"text {i}" for i in range(300)]
-    )
-
-
-@pytest.mark.parametrize("options", [{}, {"ensemble": clouds(50, 32)}, {"direction": "questions"}])
-def test_saved_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
-    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 32 * 128)
-    index = filled(**options)
-    folder = tmp_path / "a folder"
-    index.save_pretrained(folder)
-    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".parquet", ".json", ".md"}
-    again = SurpriseIndex.from_pretrained(folder)
-    query = clouds(3, 32, seed=1)
-    assert again.search(query) == index.search(query)
-    assert (again.ids, again.texts, again.metadata) == (index.ids, index.texts, index.metadata)
-    assert again.version == index.version
-    again.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
-    index.add(clouds(9, 32, seed=8), ids=[f"new {i}" for i in range(9)]).remove("d3")
-    assert again.search(query) == index.search(query)
-    again.remove(again.ids[5:])
-    again.save_pretrained(folder)  # over the larger one
-    assert SurpriseIndex.from_pretrained(folder).search(query) == again.search(query)
-
-
-def test_running_ids_go_on_after_loading(tmp_path: Path) -> None:
-    index = SurpriseIndex(weight=1).add(clouds(5)).remove(4)
-    index.save_pretrained(tmp_path)
-    assert SurpriseIndex.from_pretrained(tmp_path).add(clouds(1)).ids == [0, 1, 2, 3, 5]
-
-
-def test_an_empty_index_is_saved(tmp_path: Path) -> None:
-    SurpriseIndex().save_pretrained(tmp_path)
-    assert len(SurpriseIndex.from_pretrained(tmp_path).add(clouds(3))) == 3
-
-
-def test_opened_with_another_engine(tmp_path: Path) -> None:
-    index = SurpriseIndex(weight=1, engine="faiss-ivf", engine_options={"probes": 3}).add(clouds(300))
-    index.save_pretrained(tmp_path)
-    assert SurpriseIndex.from_pretrained(tmp_path).engine_options == {"probes": 3}
-    again = SurpriseIndex.from_pretrained(tmp_path, engine="exact")
-    assert again.search(clouds(2)) == SurpriseIndex(weight=1).add(clouds(300)).search(clouds(2))
-
-
-def test_metadata_that_json_cannot_hold(tmp_path: Path) -> None:
-    index = SurpriseIndex().add(clouds(1), metadata=[{1, 2}])
-    with pytest.raises(TypeError):
-        index.save_pretrained(tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-
-
-def test_damaged_files_are_named(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    filled().save_pretrained(whole)
-
-    def damage(name: str, data: bytes | None) -> Path:
-        folder = tmp_path / "damaged"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(whole, folder)
-        (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
-        return folder
-
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        SurpriseIndex.from_pretrained(damage("config.json", None))
-    newer = json.dumps({**json.loads((whole / "config.json").read_text()), "version": 99}).encode()
-    for name, data, message in (
-        ("config.json", b"{}", "does not describe"),
-        ("config.json", b"\x80\x04K\x01.", "does not describe"),
-        ("config.json", newer, "newer"),
-        ("documents.parquet", None, "documents.parquet"),
-        ("documents.parquet", pickle.dumps([1]), "documents.parquet"),
-        ("vectors-00000.safetensors", None, "vectors-00000"),
-        ("vectors-00000.safetensors", pickle.dumps([1]), "vectors-00000"),
-        ("ensemble.safetensors", b"", "ensemble.safetensors"),
-        ("ensemble.safetensors", None, "ensemble.safetensors"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SurpriseIndex.from_pretrained(damage(name, data))
-
-
-def test_another_encoder_is_refused(
-    tmp_path: Path, model: SurpriseModel, bert_path: Path, other_bert_path: Path
-) -> None:
-    SurpriseIndex(model, weight=1).add(TEXTS).save_pretrained(tmp_path)
-    assert SurpriseIndex.from_pretrained(tmp_path, bert_path).search("dog", k=1)[0].text is not None
-    with pytest.raises(ValueError, match="another encoder"):
-        SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
-
-
-def test_to_the_hub_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hub is a folder here: what is uploaded is what is downloaded."""
-    import huggingface_hub
-
-    repo, calls = tmp_path / "hub", []
-
-    def create_repo(_self: object, repo_id: str, **options: object) -> object:
-        calls.append((repo_id, options))
-        return type("Url", (), {"repo_id": repo_id})
-
-    def upload_folder(_self: object, *, folder_path: Path, **options: object) -> str:
-        calls.append(("upload", options))
-        shutil.copytree(folder_path, repo)
-        return "address"
-
-    def snapshot_download(repo_id: str, **options: object) -> str:
-        calls.append((repo_id, options))
-        return str(repo)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    index = filled()
-    assert index.push_to_hub("me/words", private=True, revision="v2") == "address"
-    again = SurpriseIndex.from_pretrained("me/words", revision="v2")
-    assert again.search(clouds(2, 32)) == index.search(clouds(2, 32))
-    assert [name for name, _ in calls] == ["me/words", "upload", "me/words"]
-    assert {options["repo_type"] for _, options in calls} == {"dataset"}
-    assert (calls[0][1]["private"], calls[1][1]["revision"], calls[2][1]["revision"]) == (True, "v2", "v2")
 
 
 # --- input errors, size ------------------------------------------------------------------------------------------
