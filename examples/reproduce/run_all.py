@@ -5,12 +5,14 @@
 
 Arguments go on to each script that takes them; its results lie in OUT/<script>, the page is OUT/index.md. A part that
 fails is told on the page and doesn't keep the others from running; the exit code is then 1. The same command again
-goes on where it stopped. --only words,zero_shot runs some of the parts.
+goes on where it stopped. --only words,zero_shot runs some of the parts; --add few_shot="--k 3,9" gives one part more
+arguments.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -39,10 +41,10 @@ class Part(NamedTuple):
     seconds: float
 
 
-def command(name: str, given: Sequence[str], out: Path, runs: int | None) -> list[str]:
+def command(name: str, given: Sequence[str], out: Path, runs: int | None, more: Sequence[str] = ()) -> list[str]:
     """The call of one script."""
     repeated = ["--runs", str(runs)] if runs is not None and name in REPEATED else []
-    return [sys.executable, str(HERE / f"{name}.py"), *given, *repeated, "--out", str(out / name)]
+    return [sys.executable, str(HERE / f"{name}.py"), *given, *repeated, "--out", str(out / name), *more]
 
 
 def page(parts: list[Part], out: Path) -> str:
@@ -65,9 +67,11 @@ def main() -> int:
     parser = arguments(__doc__, "out")
     parser.add_argument("--runs", type=int, help="repetitions (default: the paper's, 10 and 40)")
     parser.add_argument("--only", help=f"comma list of {', '.join(PARTS)}")
+    parser.add_argument("--add", action="append", default=[], help='PART="ARGUMENTS" for that part alone; repeatable')
     options = parser.parse_args()
     names = options.only.split(",") if options.only else list(PARTS)
-    if unknown := sorted(set(names) - set(PARTS)):
+    more = {part: shlex.split(text) for part, _, text in (one.partition("=") for one in options.add)}
+    if unknown := sorted({*names, *more} - set(PARTS)):
         parser.error(f"unknown parts {unknown}; there are {', '.join(PARTS)}")
     given = ["--data", str(options.data), "--embeddings", str(options.embeddings or options.out / "embeddings")]
     for spec in options.model or []:
@@ -78,7 +82,9 @@ def main() -> int:
     for name in names:
         print(f"--- {name}", flush=True)
         started = time.perf_counter()
-        code = subprocess.run(command(name, given, options.out, options.runs), check=False).returncode
+        code = subprocess.run(
+            command(name, given, options.out, options.runs, more.get(name, ())), check=False
+        ).returncode
         parts.append(Part(name, code, time.perf_counter() - started))
         write_text(options.out / "index.md", page(parts, options.out))
     for name, code, seconds in parts:
