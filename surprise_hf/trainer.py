@@ -71,7 +71,9 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")
-    refine: str | None = _option(None, 'Rounds of refinement when labelling, or "auto".')
+    refine: str | None = _option(
+        None, 'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble.'
+    )
     surprise_weight: float | None = _option(None, "Of the surprise score when labelling; None: by the crossover.")
 
     def __post_init__(self) -> None:
@@ -148,8 +150,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         eval_dataset: the same, or a dict of several.
         labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
         hypothesis_template: what to embed for a label; None takes the model's.
-        ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model. None:
-            the training texts.
+        ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
+            labels are refined on them (`args.refine`). None: the training texts, without refinement.
         compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
         kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
             WeightedFocalLoss.
@@ -214,6 +216,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             raise ValueError("training takes one hypothesis_template; average several when labelling")
         self.template = template
         refine = self._columns.refine
+        refine = "auto" if refine is None and self.ensemble is not None else refine
         rounds = int(refine) if refine is not None and str(refine).isdigit() else refine
         return model.set_labels(self.labels, template, refine=rounds, weight=self._columns.surprise_weight)
 

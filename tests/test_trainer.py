@@ -415,6 +415,13 @@ def test_evaluation_against_a_corpus(st_path, tmp_path):
     trainer = make(st_path, tmp_path, trainer={"ensemble": TEXTS}, surprise_weight=1.0)
     whole = trainer.predict(rows()).predictions
     np.testing.assert_allclose(trainer.predict(rows().select([3])).predictions, whole[[3]], atol=1e-6)
+    assert trainer.model.fit_options["refine"] == "auto"
+
+
+def test_labels_are_refined_by_default_where_there_are_documents_for_it(st_path, tmp_path):
+    for given, refine, expected in ((None, None, None), (TEXTS, None, "auto"), (TEXTS, "0", 0), (None, "2", 2)):
+        trainer = make(st_path, tmp_path, trainer={"ensemble": given}, refine=refine)
+        assert trainer.model.fit_options.get("refine") == expected
 
 
 def test_several_evaluation_sets_and_label_orders(st_path, tmp_path):

@@ -1,0 +1,216 @@
+"""One few-shot run in a process of its own: a job as JSON on standard input, an answer as JSON on standard output.
+
+few_shot.py starts it, with the interpreter of the method's environment: a peer needs no surprise_hf there, and the
+peak memory is that of this run alone. Importing and reading the model take part in no time.
+
+Job: {"method", "model" (path), "revision", "max_length" (or null), "prompt", "names" (m), "template", "texts" (n),
+"labels" (n numbers), "documents" (to be labelled), "seed", "options"}.
+Answer: {"found": {decision: a label number for each document}, "train": [wall, CPU seconds], "label": [wall, CPU
+seconds], "peak": MiB, "encoded": texts encoded in training steps, or null, "versions"}.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+Job = dict[str, Any]
+Found = dict[str, Any]
+METHODS: dict[str, Callable[[Job], Callable[[], Callable[[], Found]]]] = {}
+BATCH, RATE, DECAY, EPSILON, DELTA, STOP, EPOCHS = 16, 1e-4, 0.01, 0.05, 1e-10, 0.3, 20  # the paper's, of `pairs`
+
+
+def method(prepare: Callable[[Job], Callable[[], Callable[[], Found]]]) -> Callable[..., Any]:
+    """A method has three parts: `prepare` reads the model, what it returns trains, and what that returns labels."""
+    METHODS[prepare.__name__] = prepare
+    return prepare
+
+
+def shorten(encoder: Any, job: Job) -> None:
+    """Cut texts to the job's length."""
+    if job["max_length"] is not None:
+        encoder.max_seq_length = min(encoder.max_seq_length or job["max_length"], job["max_length"])
+
+
+@method
+def setfit(job: Job) -> Callable[[], Callable[[], Found]]:
+    """SetFit, every argument its default."""
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    model = SetFitModel.from_pretrained(job["model"], revision=job["revision"])
+    shorten(model.model_body, job)
+    prompt = job["prompt"]
+    rows = Dataset.from_dict({"text": [prompt + text for text in job["texts"]], "label": job["labels"]})
+
+    def train() -> Callable[[], Found]:
+        folder = tempfile.mkdtemp(prefix="setfit-")
+        args = TrainingArguments(output_dir=folder, seed=job["seed"], save_strategy="no", report_to="none")
+        Trainer(model=model, args=args, train_dataset=rows).train()
+        return lambda: {"setfit": [int(x) for x in model.predict([prompt + text for text in job["documents"]])]}
+
+    return train
+
+
+@method
+def logistic(job: Job) -> Callable[[], Callable[[], Found]]:
+    """Logistic regression on the embeddings of the frozen encoder: SetFit's head without its training."""
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    model = SentenceTransformer(job["model"], revision=job["revision"])
+    shorten(model, job)
+
+    def encode(texts: list[str]) -> Any:
+        return model.encode([job["prompt"] + text for text in texts], show_progress_bar=False)
+
+    def train() -> Callable[[], Found]:
+        head = LogisticRegression(max_iter=1000).fit(encode(job["texts"]), job["labels"])
+        return lambda: {"logistic": head.predict(encode(job["documents"])).tolist()}
+
+    return train
+
+
+@method
+def pairs(job: Job) -> Callable[[], Callable[[], Found]]:
+    """The paper's routine as it is written: every (document, label) pair, both sides encoded."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from torch.nn.functional import cosine_similarity
+
+    model = SentenceTransformer(job["model"], revision=job["revision"])
+    shorten(model, job)
+    texts = [job["prompt"] + text for text in job["texts"]]
+    names = [job["prompt"] + job["template"].format(name) for name in job["names"]]
+
+    def embed(some: list[str]) -> Any:
+        return model(model.preprocess(some))["sentence_embedding"]
+
+    def train() -> Callable[[], Found]:
+        torch.manual_seed(job["seed"])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
+        every = [(row, label) for row in range(len(texts)) for label in range(len(names))]
+        for _ in range(EPOCHS):
+            model.train()
+            total, parts = 0.0, torch.randperm(len(every)).split(BATCH)
+            for part in parts:
+                some = [every[at] for at in part.tolist()]
+                cos = cosine_similarity(
+                    embed([texts[row] for row, _ in some]), embed([names[label] for _, label in some])
+                )
+                p = torch.relu(cos + DELTA).clamp(DELTA, 1 - 1e-6)
+                right = torch.tensor([job["labels"][row] == label for row, label in some])
+                target = torch.where(right, 1.0, EPSILON)
+                positive, negative = -target * p.log(), -(1 - target) * (1 - p).log()
+                ((1 - p) * positive + p * negative).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                total += float((positive + negative).mean().detach())
+            if total / len(parts) < STOP:
+                break
+        model.eval()
+        return label_all
+
+    def label_all() -> Found:
+        documents = model.encode([job["prompt"] + text for text in job["documents"]], convert_to_tensor=True)
+        unit = torch.nn.functional.normalize(documents.float().clone())
+        with torch.no_grad():
+            queries = torch.nn.functional.normalize(embed(names).float())
+        cos = unit @ queries.T
+        z = (cos - cos.mean(dim=0)) / cos.std(dim=0, correction=0)
+        return {"cosine": cos.argmax(dim=1).tolist(), "surprise": z.argmax(dim=1).tolist()}
+
+    return train
+
+
+@method
+def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
+    """surprise_hf; `options` are of SurpriseTrainingArguments, or null: no training.
+
+    Decisions: by the label names' vectors (cosine, surprise, and refined on the documents), and by vectors between
+    name and examples, without any document (examples) and refined on the documents (mixed).
+    """
+    from datasets import Dataset
+
+    from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments
+    from surprise_hf.few_shot import as_matrix, mix_labels
+    from surprise_hf.fitted import FittedLabels
+    from surprise_hf.ops import unit_rows
+
+    model = SurpriseModel.from_pretrained(job["model"], revision=job["revision"])
+    shorten(model, job)
+    if job["prompt"]:
+        model.prompts["side"] = job["prompt"]
+        model.default_prompt_name = "side"
+    rows = Dataset.from_dict({"text": job["texts"], "label": job["labels"]})
+    positive = as_matrix([[label] for label in job["labels"]], len(job["names"]))
+    encoded = None
+
+    def train() -> Callable[[], Found]:
+        nonlocal encoded
+        if job["options"] is not None:
+            folder = tempfile.mkdtemp(prefix="surprise-hf-")
+            plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none"}
+            args = SurpriseTrainingArguments(seed=job["seed"], **plain, **job["options"])
+            trainer = SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
+            trainer.train()
+            encoded = trainer.loss.encoded
+        examples, _ = model.embed(job["texts"], show_progress_bar=False)
+        names = model.label_vectors(job["names"], job["template"])
+        return lambda: label(names, examples)
+
+    def label(names: Any, examples: Any) -> Found:
+        documents, _ = model.embed(job["documents"], show_progress_bar=False)
+        alone = mix_labels(names, examples, positive)
+        mixed = mix_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
+        decided = {
+            "cosine": FittedLabels.fit(names, documents, weight=0),
+            "surprise": FittedLabels.fit(names, documents),
+            "refined": FittedLabels.fit(names, documents, refine="auto"),
+            "examples": FittedLabels.fit(alone, examples, weight=0),
+            "mixed": FittedLabels.fit(mixed, documents, refine="auto"),
+        }
+        found = {name: fitted.decide(documents).tolist() for name, fitted in decided.items()}
+        return {**found, "encoded": encoded}
+
+    return train
+
+
+def main() -> None:
+    """One job."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print
+    warnings.simplefilter("ignore")
+    job = json.load(sys.stdin)
+    train = METHODS[job["method"]](job)
+    started, used = time.perf_counter(), time.process_time()
+    label = train()
+    between, used_between = time.perf_counter(), time.process_time()
+    found = label()
+    answer = {
+        "encoded": found.pop("encoded", None),
+        "found": found,
+        "train": [between - started, used_between - used],
+        "label": [time.perf_counter() - between, time.process_time() - used_between],
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024),
+        "versions": {name: importlib.metadata.version(name) for name in versions(job["method"])},
+    }
+    json.dump(answer, out)
+    out.flush()
+
+
+def versions(name: str) -> list[str]:
+    """Packages whose versions tell what ran."""
+    return ["torch", "transformers", "sentence-transformers", *({"setfit": ["setfit"]}.get(name, []))]
+
+
+if __name__ == "__main__":
+    main()
