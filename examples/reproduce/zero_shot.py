@@ -59,14 +59,15 @@ def predict(encoder: Encoder, data: LabelledSet) -> dict[str, np.ndarray]:
         side: FittedLabels.fit(queries, documents, weight=weight).decide(documents).numpy()
         for side, weight in (("cosine", 0.0), ("surprise", 1.0))
     }
-    # two texts of each label, all the same, are SetFit's own default
-    taught = encoder([f"This sentence is {name}" for name in data.names]).repeat(2, 1).numpy()
+    found["SetFit"] = np.zeros(len(documents), dtype=np.int64)
     if len(data.names) > 1:
+        # two texts of each label, all the same, and 100 steps are SetFit's own defaults
+        taught = encoder([f"This sentence is {name}" for name in data.names]).repeat(2, 1).numpy()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # 100 steps are SetFit's default too, whether they suffice or not
+            warnings.simplefilter("ignore")  # whether they suffice or not
             head = LogisticRegression().fit(taught, np.tile(np.arange(len(data.names)), 2))
         found["SetFit"] = head.predict(documents.numpy())
-    return {method: found[method] for method in METHODS if method in found}
+    return {method: found[method] for method in METHODS}
 
 
 def measure(encoder: Encoder, data: LabelledSet) -> dict[str, Any]:
