@@ -132,11 +132,12 @@ def test_rows_come_back_unless_the_settings_differ(common: ModuleType, tmp_path:
 
 def test_what_rows_depend_on(common: ModuleType, tmp_path: Path) -> None:
     def of(**changed: object) -> dict:
-        given = {"data": tmp_path, "limit": 5, "max_length": None, "out": tmp_path, "runs": 3, **changed}
+        given = {"data": tmp_path, "limit": 5, "max_length": None, "seed": 0, "out": tmp_path, "runs": 3, **changed}
         return common.settings(argparse.Namespace(**given), common.Encoder("tiny=path", tmp_path))
 
     assert of() == of(runs=9, out="elsewhere") != of(limit=6)
     assert of() != of(data="hub")
+    assert of() != of(seed=1)
     json.dumps(of())
 
 

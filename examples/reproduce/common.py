@@ -85,6 +85,7 @@ def settings(options: argparse.Namespace, encoder: Encoder, **more: Any) -> dict
         "limit": options.limit,
         "max_length": options.max_length,
         "surprise_hf": surprise_hf.__version__,
+        **({"seed": options.seed} if getattr(options, "seed", 0) else {}),
         **more,
     }
 

@@ -156,12 +156,13 @@ def _ratio_at(found: dict[str, Any]) -> float:
 def main() -> None:
     """Run every model on every set and size, write JSON, markdown and a figure for each model."""
     parser = arguments(__doc__, "out/ensemble_size", runs=10)
+    parser.add_argument("--seed", type=int, default=0, help="of the choice that --limit makes (0)")
     parser.add_argument("--sets", help=f"comma list of at most {len(COLOURS)} (default: the paper's, where there)")
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else default_sets(options.data)
     if len(names) > len(COLOURS):
         parser.error(f"a figure shows at most {len(COLOURS)} sets, got {len(names)}")
-    data = {name: load(name, options.data, options.limit) for name in names}
+    data = {name: load(name, options.data, options.limit, options.seed) for name in names}
     results: dict[str, Any] = {}
     pictures = []
     for encoder in encoders(options, most=1):

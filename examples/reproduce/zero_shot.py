@@ -155,10 +155,11 @@ def draw(rows: list[dict[str, Any]], path: Path) -> Path:
 def main() -> None:
     """Run every model on every set, write JSON, markdown and a figure."""
     parser = arguments(__doc__, "out/zero_shot")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice that --limit makes (0)")
     parser.add_argument("--sets", help="comma list (default: the paper's, where the data has them)")
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else default_sets(options.data)
-    data = {name: load(name, options.data, options.limit) for name in names}
+    data = {name: load(name, options.data, options.limit, options.seed) for name in names}
     rows = []
     for encoder in encoders(options):
         about = settings(options, encoder, template=TEMPLATE)
