@@ -21,22 +21,17 @@ def script(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     return dict(zip(names, scripts(monkeypatch, *names), strict=True))
 
 
-def test_word_scores_are_those_of_the_whole_matrix(script: dict[str, ModuleType]) -> None:
+@pytest.mark.parametrize("crowding", [0.6, 4])
+def test_word_scores_are_those_of_the_whole_matrix(script: dict[str, ModuleType], crowding: float) -> None:
     gen = torch.Generator().manual_seed(0)
-    words = torch.randn(3000, 48, generator=gen) * torch.rand(48, generator=gen) + 0.6
+    words = torch.randn(3000, 48, generator=gen) * torch.rand(48, generator=gen) + crowding
     found = script["words"].score(words[11], words)
     unit = words.double() / words.double().norm(dim=1, keepdim=True)
     psi = unit @ unit.T
     mean, std = psi.mean(dim=0), psi.std(dim=0, correction=0)
     z = (psi[11] - mean) / std
-    for name, expected, tolerance in (
-        ("cosine", psi[11], 1e-6),
-        ("mean", mean, 1e-6),
-        ("std", std, 1e-6),
-        ("surprise", norm.cdf(z), 1e-6),
-        ("z", z, 1e-5),
-    ):
-        np.testing.assert_allclose(found[name], expected, rtol=0, atol=tolerance)
+    for name, expected in (("cosine", psi[11]), ("mean", mean), ("std", std), ("surprise", norm.cdf(z)), ("z", z)):
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-9)
 
 
 def test_words_from_end_to_end(

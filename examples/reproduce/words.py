@@ -50,7 +50,8 @@ def choose(words: list[str], limit: int | None) -> list[str]:
 
 def score(key: Tensor, words: Tensor) -> dict[str, Tensor]:
     """cosine, mean, std, surprise and z of every word (n, d) for the key (d,), all (n,); the words are the ensemble."""
-    mean, std = Ensemble.from_embeddings(words).moments(words)
+    key, words = key.double(), words.double()  # where cosines crowd, float32's rounding is 1e-5 of a surprise
+    mean, std = Ensemble.from_embeddings(words, precision="exact").moments(words)
     outputs = {"cosine": "cosine", "surprise": "score", "z": "z"}
     found = {
         name: surprise_from_moments(key.unsqueeze(0), words, mean, std, output=output)[0]
