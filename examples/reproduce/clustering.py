@@ -120,7 +120,15 @@ def draw(rows: dict[str, list[dict[str, Any]]], path: Path) -> Path:
                 points = np.array([np.mean(values, axis=0) for values in by_split.values()])
                 colour, marker = marks[i % len(marks)]
                 panel.scatter(
-                    points[:, 0], points[:, 1], color=colour, marker=marker, s=22, alpha=0.85, label=model, lw=0
+                    points[:, 0],
+                    points[:, 1],
+                    color=colour,
+                    marker=marker,
+                    s=22,
+                    alpha=0.85,
+                    label=model,
+                    lw=0,
+                    zorder=3,
                 )
                 ends += [points.min(), points.max()]
             low, high = min(ends) - 1.5, max(ends) + 1.5
