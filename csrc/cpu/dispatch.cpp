@@ -4,7 +4,28 @@
 
 #include "kernels.h"
 
+#if defined(SHF_HAS_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace surprise_hf::cpu {
+
+#if defined(SHF_HAS_AMX)
+namespace {
+
+// Has the processor tiles with int8 products, and does Linux let this process use them (its threads' saved state grows)?
+bool amx_permitted() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25;
+  unsigned a, b, c, features = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &features)) return false;
+  return (features & kTiles) && (features & kInt8) && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+#endif
 
 std::vector<const KernelSet*> available() {
   std::vector<const KernelSet*> sets;
@@ -12,6 +33,9 @@ std::vector<const KernelSet*> available() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+#if defined(SHF_HAS_AMX)
+  if (avx512 && amx_permitted()) sets.push_back(&kernels_amx);
+#endif
   if (avx512) sets.push_back(&kernels_avx512);
   if (avx2) sets.push_back(&kernels_avx2);
 #endif

@@ -2,9 +2,9 @@
 #if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c")
 #include <immintrin.h>
-#define SHF_NAME "avx2"
-#define SHF_TABLE kernels_avx2
 #define SHF_VECTOR_BYTES 32
 #define SHF_REGISTERS 16
 #include "kernel_impl.inc"
+
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx2 = {"avx2", make_table<float>(), make_table<double>()};
 #endif

@@ -3,9 +3,9 @@
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")
 #include <immintrin.h>
-#define SHF_NAME "avx512"
-#define SHF_TABLE kernels_avx512
 #define SHF_VECTOR_BYTES 64
 #define SHF_REGISTERS 32
 #include "kernel_impl.inc"
+
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx512 = {"avx512", make_table<float>(), make_table<double>()};
 #endif

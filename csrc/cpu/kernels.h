@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/amx.h"
 #include "surprise.h"
 
 namespace surprise_hf::cpu {
@@ -89,11 +90,14 @@ extern const KernelSet kernels_portable;
 extern const KernelSet kernels_avx2;
 extern const KernelSet kernels_avx512;
 #endif
+#if defined(SHF_HAS_AMX)
+extern const KernelSet kernels_amx;
+#endif
 
 // The sets this processor runs, best first.
 std::vector<const KernelSet*> available();
 
-// The best of them; SURPRISE_HF_CPU=portable|avx2|avx512 overrides (for tests).
+// The best of them; SURPRISE_HF_CPU=portable|avx2|avx512|amx overrides (for tests).
 const KernelSet& kernels();
 
 template <class T>

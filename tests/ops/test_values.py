@@ -296,7 +296,7 @@ def test_more_queries_than_fit_in_one_packed_block():
     assert torch.equal(values, best.values)
 
 
-@pytest.mark.parametrize("features", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("features", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(features):
     """The whole of this file again under each set of kernels this processor can run (the best one otherwise)."""
     if os.environ.get("SURPRISE_HF_CPU") is not None:

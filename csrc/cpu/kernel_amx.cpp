@@ -1,0 +1,40 @@
+// The kernels for AMX: those for AVX-512, with the float32 product on the matrix unit; see kernel_avx512.cpp for why the
+// pragma comes first.
+#include "amx.h"
+#if defined(SHF_HAS_AMX)
+#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8")
+#include <immintrin.h>
+#define SHF_VECTOR_BYTES 64
+#define SHF_REGISTERS 32
+// clang-format off: the order is the order of use
+#include "kernel_impl.inc"
+#include "impl/amx.inc"
+#include "impl/digits.inc"
+// clang-format on
+
+namespace {
+
+int64_t packed_size_amx(int64_t m, int64_t d) { return digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d); }
+
+void pack_amx(const Rows& queries, int64_t begin, int64_t end, float* packed) {
+  if (!digit_form(end - begin, queries.d)) return pack(queries, begin, end, packed);
+  pack_digits(queries, begin, end, reinterpret_cast<uint8_t*>(packed));
+}
+
+void product_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) {
+  const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic;
+  return digits ? product_digits(job, row_begin, row_end) : product(job, row_begin, row_end);
+}
+
+constexpr Kernels<float> make_amx_table() {
+  Kernels<float> table = make_table<float>();
+  table.packed_size = packed_size_amx;
+  table.pack = pack_amx;
+  table.product = product_amx;
+  return table;
+}
+
+}  // namespace
+
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_amx = {"amx", make_amx_table(), make_table<double>()};
+#endif
