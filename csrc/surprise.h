@@ -87,6 +87,7 @@ struct Lane<float> {
   }
   SHF_HD static float round(float x) { return rintf(x); }
   SHF_HD static float fma(float a, float b, float c) { return fmaf(a, b, c); }
+  SHF_HD static float inverse(float x) { return 1.0f / x; }
   SHF_HD static float select(bool m, float a, float b) { return m ? a : b; }
 };
 
@@ -113,7 +114,7 @@ SHF_HD V upper_tail(V a) {
   using L = Lane<V>;
   const auto far = a > V{} + 13.18f;  // exp(-87): below the smallest normal float
   const V x = L::select(far, V{} + 13.18f, a);
-  const V t = (V{} + 1.0f) / L::fma(x, V{} + 0.21f, V{} + 1.0f);
+  const V t = L::inverse(L::fma(x, V{} + 0.21f, V{} + 1.0f));
   V p = V{} - 0.07218948751688004f;
   p = L::fma(p, t, V{} + 0.2862216830253601f);
   p = L::fma(p, t, V{} - 0.3358132541179657f);

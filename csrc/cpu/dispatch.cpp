@@ -15,7 +15,8 @@ namespace surprise_hf::cpu {
 #if defined(SHF_HAS_AMX)
 namespace {
 
-// Has the processor tiles with int8 products, and does Linux let this process use them (its threads' saved state grows)?
+// Has the processor tiles with int8 products, and does Linux let this process use them (its threads' saved state
+// grows)?
 bool amx_permitted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25;

@@ -1,5 +1,5 @@
-// The kernels for AMX: those for AVX-512, with the float32 product on the matrix unit; see kernel_avx512.cpp for why the
-// pragma comes first.
+// The kernels for AMX: those for AVX-512, with the float32 product on the matrix unit; see kernel_avx512.cpp for why
+// the pragma comes first.
 #include "amx.h"
 #if defined(SHF_HAS_AMX)
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8")
@@ -14,7 +14,9 @@
 
 namespace {
 
-int64_t packed_size_amx(int64_t m, int64_t d) { return digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d); }
+int64_t packed_size_amx(int64_t m, int64_t d) {
+  return digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d);
+}
 
 void pack_amx(const Rows& queries, int64_t begin, int64_t end, float* packed) {
   if (!digit_form(end - begin, queries.d)) return pack(queries, begin, end, packed);

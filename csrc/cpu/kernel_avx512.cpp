@@ -7,5 +7,6 @@
 #define SHF_REGISTERS 32
 #include "kernel_impl.inc"
 
-const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx512 = {"avx512", make_table<float>(), make_table<double>()};
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx512 = {"avx512", make_table<float>(),
+                                                                      make_table<double>()};
 #endif

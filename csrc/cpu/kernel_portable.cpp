@@ -7,4 +7,5 @@
 #endif
 #include "kernel_impl.inc"
 
-const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_portable = {"portable", make_table<float>(), make_table<double>()};
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_portable = {"portable", make_table<float>(),
+                                                                        make_table<double>()};
