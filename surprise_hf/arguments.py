@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,18 @@ def check_free(names: Sequence[str], rows: Any) -> None:
     taken = [name for name in names if name in rows.column_names]
     if taken:
         raise UsageError(f"the input has a column {taken[0]!r} already: rename the new ones, as by --prefix predicted_")
+
+
+@contextmanager
+def opened(args: argparse.Namespace, out_fmt: str, names: Sequence[str]) -> Iterator[tables.Source]:
+    """IN, for a command that gives its columns back with new ones of these names.
+
+    Refuses what needs no model to be refused: one takes seconds to load.
+    """
+    exact = out_fmt in tables.DELIMITERS
+    with tables.reading(args.input, input_format(args), args.text_column, exact=exact) as source:
+        check_free(names, source.rows)
+        yield source
 
 
 def given_labels(args: argparse.Namespace) -> str | list[str]:

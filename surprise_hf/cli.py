@@ -25,6 +25,7 @@ from .arguments import (
     input_format,
     labels_or_none,
     load_pipeline,
+    opened,
     output_format,
     positive,
     rounds,
@@ -151,8 +152,7 @@ def classify(args: argparse.Namespace) -> None:
         "refine": args.refine,
     }
     scoring = {name: value for name, value in scoring.items() if value is not None}
-    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
-        check_free(tables.result_names(args.top_k or 1, args.prefix), source.rows)  # loading a model takes seconds
+    with opened(args, out_fmt, tables.result_names(args.top_k or 1, args.prefix)) as source:
         run = _Classifier(load_pipeline(args), scoring, args, source.rows)
         from .jobs import Job
 

@@ -15,10 +15,9 @@ from .arguments import (
     add_input,
     add_model,
     check_folder,
-    check_free,
-    given_labels,
-    input_format,
+    labels_or_none,
     load_pipeline,
+    opened,
     output_format,
     positive,
     say,
@@ -99,12 +98,11 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def rank(args: argparse.Namespace) -> None:
     """Rank the documents of a table."""
-    fmt, out_fmt = input_format(args), _shown_format(args)
+    out_fmt = _shown_format(args)
     check_folder(args.out)
     queries = args.query or _lines(args.queries_file)
     names = [args.prefix + name for name in ("query", "place", "score", "z", "cosine")]
-    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
-        check_free(names, source.rows)
+    with opened(args, out_fmt, names) as source:
         from .ensemble import Ensemble
         from .retrieval import SurpriseIndex
 
@@ -168,13 +166,13 @@ def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def cluster(args: argparse.Namespace) -> None:
     """Cluster the documents of a table."""
-    fmt, out_fmt = input_format(args), _shown_format(args)
+    out_fmt = _shown_format(args)
     check_folder(args.out)
     check_folder(args.plot)
-    candidates = [str(x) for x in _candidates(args)] if args.labels or args.labels_file else None
+    labels = labels_or_none(args)
+    candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
-    with tables.reading(args.input, fmt, args.text_column, exact=out_fmt in tables.DELIMITERS) as source:
-        check_free(names, source.rows)
+    with opened(args, out_fmt, names) as source:
         from .clustering import SurpriseKMeans
 
         model = load_pipeline(args).model
@@ -191,8 +189,8 @@ def cluster(args: argparse.Namespace) -> None:
         if args.plot:
             from .plots import cluster_map
 
-            labels = titles or [str(i) for i in range(fitted.n_clusters_)]
-            cluster_map(emb, fitted.labels_.tolist(), labels, layout=args.layout).savefig(args.plot)
+            shown = titles or [str(i) for i in range(fitted.n_clusters_)]
+            cluster_map(emb, fitted.labels_.tolist(), shown, layout=args.layout).savefig(args.plot)
         if out_fmt == TABLE:
             print(summary)
             return
@@ -269,12 +267,6 @@ def _write(args: argparse.Namespace, fmt: str, rows: Any, more: dict[str, Any]) 
         job.finish()
     if out is not None:
         say(f"{out}: {len(rows):,} rows")
-
-
-def _candidates(args: argparse.Namespace) -> list[Any]:
-    from .inputs import as_labels
-
-    return as_labels(given_labels(args))
 
 
 def _lines(path: str) -> list[str]:

@@ -19,7 +19,7 @@ from .ops import unit_rows
 ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
 
 BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
-TILE = 1 << 22  # inner products held at once, as long as a block's are fewer: 16 MiB stays near the cache
+TILE = 1 << 22  # inner products held at once, or those of one block: 16 MiB stays near the cache
 
 GROUP = 32  # inner products looked at by their maximum first
 SMALL = 1 << 16  # so few are searched for the largest directly
@@ -188,17 +188,21 @@ class ExactEngine:
         return _joined([self._search(part, k, allowed, upper) for part in queries.split(step)], dim=0)
 
     def _search(self, queries: Tensor, k: int, allowed: Tensor | None, upper: float) -> tuple[Tensor, Tensor]:
-        parts = []
-        for start, block in self.rows.blocks():
-            stop = start + len(block)
-            products = queries @ block.T
+        parts, blocks = [], list(self.rows.blocks())
+        at_once = max(1, TILE // (len(queries) * self.rows.step))
+        for first in range(0, len(blocks), at_once):
+            some = blocks[first : first + at_once]
+            start, stop = some[0][0], some[-1][0] + len(some[-1][1])
+            products = torch.empty(len(queries), stop - start, device=queries.device)
+            for at, block in some:
+                torch.mm(queries, block.T, out=products[:, at - start : at - start + len(block)])
             if self.scale is not None:
                 products *= self.scale[start:stop]
             if allowed is not None:
                 products.masked_fill_(~allowed[start:stop], -math.inf)
             if upper < math.inf:
                 products.masked_fill_(products > upper, -math.inf)
-            values, index = _largest(products, min(k, len(block)))
+            values, index = _largest(products, min(k, stop - start))
             parts.append((values, index + start if start else index))
         best, where = _joined(parts, dim=1)
         if best.shape[1] > k:

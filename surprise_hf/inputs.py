@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeAlias
 
+from torch import Tensor
 from torch.utils.data import Dataset
 
 Label: TypeAlias = str | int
@@ -43,6 +44,11 @@ def is_stream(documents: Any) -> bool:
     Generators, iterators and datasets of unknown length, and torch Datasets such as KeyDataset.
     """
     return not isinstance(documents, Sized) or isinstance(documents, Dataset)
+
+
+def is_array(x: Any) -> bool:
+    """Embeddings rather than texts: a tensor, or an array of numbers."""
+    return isinstance(x, Tensor) or (hasattr(x, "ndim") and getattr(getattr(x, "dtype", None), "kind", "") in "fiub")
 
 
 def iterate(documents: Any) -> Iterator[Any]:
@@ -234,3 +240,19 @@ def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
             " each was cut off",
             stacklevel=3,
         )
+
+
+def plain_ids(ids: Any) -> list[int | str]:
+    """Ids as plain int or str, or a ValueError that names the first that is neither."""
+    out: list[int | str] = []
+    for number, i in enumerate(ids):
+        if isinstance(i, bool) or not isinstance(i, (str, numbers.Integral)):
+            raise ValueError(f"ids[{number}] must be an int or a str, got {type(i).__name__}")
+        out.append(str(i) if isinstance(i, str) else int(i))
+    return out
+
+
+def check_length(name: str, values: Sized, count: int) -> None:
+    """Refuse values that are not one for each of so many documents."""
+    if len(values) != count:
+        raise ValueError(f"{name} must have one entry for each of the {count:,} documents, got {len(values):,}")

@@ -172,19 +172,19 @@ class SurpriseIndex:
             ValueError: lengths differ, an id is in use, a row is of a wrong type or not finite (the message names it),
                 or texts without a model.
         """
-        if _is_array(documents):
+        if inputs.is_array(documents):
             emb = torch.as_tensor(documents)
             check_rows("documents", emb, self.dim)
             parts, kept, read = [emb], list(range(len(emb))), len(emb)
             held: list[str | None] = [None] * read if texts is None else list(texts)
-            _check_length("texts", held, read)
+            inputs.check_length("texts", held, read)
         elif texts is not None:
             raise ValueError("texts belong to embeddings; documents are texts already")
         else:
             parts, kept, held, read = self._embed_documents(documents, batch_size)
         new_ids = self._new_ids(ids, read)
         new_metadata = [None] * read if metadata is None else list(metadata)
-        _check_length("metadata", new_metadata, read)
+        inputs.check_length("metadata", new_metadata, read)
         if kept:
             ranker = self._start(parts[0].shape[1])
             while parts:  # each is let go once it is in
@@ -204,7 +204,7 @@ class SurpriseIndex:
             ValueError: an id is not in the index; nothing is removed then.
         """
         one = isinstance(ids, (Integral, str))
-        wanted = _plain_ids([ids] if one else ids)
+        wanted = inputs.plain_ids([ids] if one else ids)
         missing = [i for i in wanted if i not in self._positions]
         if missing:
             raise ValueError(f"no document has the id {', '.join(map(repr, missing[:5]))}; nothing was removed")
@@ -257,8 +257,8 @@ class SurpriseIndex:
         return parts, kept, held, read
 
     def _new_ids(self, ids: Iterable[Id] | None, count: int) -> list[Id]:
-        new = _plain_ids(range(self._next_id, self._next_id + count) if ids is None else ids)
-        _check_length("ids", new, count)
+        new = inputs.plain_ids(range(self._next_id, self._next_id + count) if ids is None else ids)
+        inputs.check_length("ids", new, count)
         if len({type(i) for i in new} | {type(i) for i in self.ids[:1]}) > 1:
             raise ValueError("ids must be all int or all str, those of the index included")
         seen: set[Id] = set()
@@ -338,7 +338,7 @@ class SurpriseIndex:
 
     def _embed_queries(self, name: str, queries: Any) -> tuple[bool, np.ndarray]:
         """Whether it is one query; unit rows (b, d) float64."""
-        if _is_array(queries):
+        if inputs.is_array(queries):
             emb = torch.as_tensor(queries)
             single = emb.dim() == 1
             emb = emb.unsqueeze(0) if single else emb
@@ -361,7 +361,7 @@ class SurpriseIndex:
         if ensemble is None:
             return None
         if not isinstance(ensemble, Ensemble):
-            if not _is_array(ensemble):
+            if not inputs.is_array(ensemble):
                 parts, *_ = self._embed_documents(ensemble, inputs.BATCH_SIZE)
                 if not parts:
                     raise ValueError("none of the ensemble's documents has any text")
@@ -493,22 +493,3 @@ def _as_model(model: Any) -> SurpriseModel | None:
     if not hasattr(model, "encode"):
         raise TypeError(f"model must be a SurpriseModel, SentenceTransformer or name, got {type(model).__name__}")
     return SurpriseModel.from_encoder(model)
-
-
-def _is_array(x: Any) -> bool:
-    """Embeddings rather than texts: a tensor, or an array of numbers."""
-    return isinstance(x, Tensor) or (hasattr(x, "ndim") and getattr(getattr(x, "dtype", None), "kind", "") in "fiub")
-
-
-def _plain_ids(ids: Any) -> list[Id]:
-    out: list[Id] = []
-    for number, i in enumerate(ids):
-        if isinstance(i, bool) or not isinstance(i, (str, Integral)):
-            raise ValueError(f"ids[{number}] must be an int or a str, got {type(i).__name__}")
-        out.append(str(i) if isinstance(i, str) else int(i))
-    return out
-
-
-def _check_length(name: str, values: Sequence[Any], count: int) -> None:
-    if len(values) != count:
-        raise ValueError(f"{name} must have one entry for each of the {count:,} documents, got {len(values):,}")
