@@ -1,0 +1,94 @@
+"""Times SurpriseIndex.search against the plain cosine search of the same vectors by the same engine (docs/ranking.md).
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_search.py --documents 25000,100000 --engine exact
+
+Plain is what people write: the query normalised, the product, `topk` (or FAISS's search), numbers as lists. Both sides
+are interleaved and change places each round; the ratio is the median of the rounds' own ratios, with their middle half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from surprise_hf import SurpriseIndex
+
+K = 10
+
+
+def filled(documents: int, dim: int, engine: str) -> tuple[SurpriseIndex, Tensor]:
+    """An index of random rows that all lean one way, and 64 queries of their kind."""
+    generator = torch.Generator().manual_seed(0)
+    lean = torch.randn(dim, generator=generator)
+    index = SurpriseIndex(engine=engine, weight=1)
+    for start in range(0, documents, 20_000):
+        index.add(torch.randn(min(20_000, documents - start), dim, generator=generator) + lean)
+    return index, torch.randn(64, dim, generator=generator) + lean
+
+
+def plain(index: SurpriseIndex) -> Callable[[Tensor], Any]:
+    """The cosine search over the index's own memory, so that neither side finds its vectors in the cache."""
+    ranker = index._ranker  # noqa: SLF001 (the same vectors)
+    assert ranker is not None
+    engine: Any = ranker.engine
+    if hasattr(engine, "_index"):
+        held = engine._index  # noqa: SLF001
+        return lambda queries: [x.tolist() for x in held.search(normalize(queries).numpy(), K)]
+    blocks = list(ranker.rows.blocks())
+
+    def search(queries: Tensor) -> Any:
+        queries = normalize(queries)
+        parts = [(start, (queries @ block.T).topk(min(K, len(block)))) for start, block in blocks]
+        values = torch.cat([found.values for _, found in parts], dim=1)
+        rows = torch.cat([found.indices + start for start, found in parts], dim=1)
+        values, order = values.topk(K)
+        return values.tolist(), rows.gather(1, order).tolist()
+
+    return search
+
+
+def measure(sides: list[Callable[[Tensor], Any]], queries: Tensor, seconds: float) -> list[list[float]]:
+    """Milliseconds of both sides, round by round."""
+    times: list[list[float]] = [[], []]
+    begun = time.perf_counter()
+    while len(times[0]) < 7 or time.perf_counter() - begun < seconds:
+        for side in (0, 1) if len(times[0]) % 2 else (1, 0):
+            start = time.perf_counter()
+            sides[side](queries)
+            times[side].append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def main() -> None:
+    """One line for each number of documents and of queries."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", default="25000,100000")
+    parser.add_argument("--queries", default="1,8,64")
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--engine", default="exact", choices=("exact", "faiss-flat"))
+    parser.add_argument("--seconds", type=float, default=1.0, help="about, for each line")
+    options = parser.parse_args()
+    print("| documents | engine | queries | surprise, ms | plain cosine, ms | ratio (middle half) | rounds |")
+    print("|---:|---|---:|---:|---:|---|---:|")
+    for documents in map(int, options.documents.split(",")):
+        index, everything = filled(documents, options.dim, options.engine)
+        index.search(everything, K)  # engines are built by the first search
+        sides = [partial(index.search, k=K), plain(index)]
+        for count in map(int, options.queries.split(",")):
+            times = measure(sides, everything[:count], options.seconds)
+            low, middle, high = statistics.quantiles([a / b for a, b in zip(*times, strict=True)], n=4)
+            ours, theirs = map(statistics.median, times)
+            cells = f"{ours:.2f} | {theirs:.2f} | {middle:.2f} ({low:.2f}-{high:.2f}) | {len(times[0])}"
+            print(f"| {documents:,} | {options.engine} | {count} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
