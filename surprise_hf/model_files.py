@@ -77,9 +77,11 @@ class ModelFiles(SentenceTransformer):
             return
         folder.mkdir(exist_ok=True)
         state = {} if self.fitted is None else self.fitted.state()
-        tensors = {name: value.cpu().contiguous() for name, value in state.items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         if self._given is not None:
-            tensors["vectors"] = self._given[1].cpu().contiguous()
+            tensors["vectors"] = self._given[1]
+        # copies: safetensors refuses tensors that share memory, as fitted labels do with the vectors they come from
+        tensors = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
         probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
         save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
         if self.ensemble is None:

@@ -352,6 +352,18 @@ def test_save_and_load_bit_for_bit(st_path, tmp_path, options):
     assert torch.equal(again.ensemble.reservoir, model.ensemble.reservoir)
 
 
+@pytest.mark.parametrize("refine", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_given_vectors_are_saved_whether_or_not_labels_share_their_memory(st_path, tmp_path, refine, dtype):
+    vectors = torch.randn(3, 32, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    model = load(st_path).fit_ensemble(DOCUMENTS).set_labels(LABELS, vectors=vectors, weight=1.0, refine=refine)
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    emb, _ = model.embed(DOCUMENTS)
+    assert torch.equal(again.fitted.score(emb), model.fitted.score(emb))
+    assert torch.equal(again.label_vectors(LABELS, again.hypothesis_template), vectors.float())
+
+
 def test_the_saved_folder_is_a_plain_sentence_transformer(st_path, tmp_path):
     model = fitted(st_path)
     model.save_pretrained(tmp_path)
