@@ -22,6 +22,8 @@ def upload(
 ) -> str:
     """Put a folder's files into a repository, made where there is none; files that are there already are not sent.
 
+    Compiled Python files stay here.
+
     Args:
         folder: local.
         repo_id: owner/name; without an owner, yours.
@@ -47,6 +49,7 @@ def upload(
         repo_type=repo_type,
         revision=revision,
         commit_message=commit_message,
+        ignore_patterns=["*.pyc"],  # beside the module of an installed metric
     )
     return commit.commit_url
 

@@ -40,7 +40,7 @@ def failure(function, *args, **kwargs):
 """
 
 AUTHOR = """
-import os, torch, transformers
+import compileall, os, shutil, torch, transformers
 import surprise_hf
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, hub
 from surprise_hf.metrics import path
@@ -72,6 +72,9 @@ ensemble = model.ensemble
 ensemble.encoder = "me/model"
 ensemble.push_to_hub("me/ensemble")
 ensemble.push_to_hub("me/whole", reservoir=True, private=True)
+other = surprise_hf.Ensemble.from_embeddings(torch.eye(32))
+other.push_to_hub("me/ensemble", revision="v2")
+found["moments of v2"] = [x.tolist() for x in other.moments(torch.eye(32)[:4])]
 found["moments"] = [x.tolist() for x in ensemble.moments(torch.eye(32)[:4])]
 
 # a folder with sharded weights, inside a larger repository
@@ -99,16 +102,20 @@ options = SurpriseTrainingArguments(
     disable_tqdm=True, stop_cross_entropy=None,
 )
 trainer = SurpriseTrainer(SurpriseModel(where, device="cpu"), options, rows, labels=LABELS)
+untrained = SurpriseModel(where, device="cpu").embed(DOCUMENTS)[0]
 trainer.train()
+found["moved"] = float((trainer.model.embed(DOCUMENTS)[0] - untrained).abs().max())
 trainer.push_to_hub()
 found["trained"] = scores(pipeline(trainer.model))
 
-hub.upload(path("surprise_clustering"), "me/surprise_clustering", repo_type="space", space_sdk="gradio")
+metric = shutil.copytree(path("surprise_clustering"), f"{folder}/surprise_clustering")
+compileall.compile_dir(metric, quiet=1)  # as pip leaves it
+hub.upload(metric, "me/surprise_clustering", repo_type="space", space_sdk="gradio")
 print(json.dumps(found))
 """
 
 COLLEAGUE = """
-import torch, transformers
+import contextlib, huggingface_hub, io, torch, transformers
 from transformers import AutoModel, AutoTokenizer
 import surprise_hf
 from sentence_transformers import SentenceTransformer
@@ -124,6 +131,8 @@ found["trained"] = scores(pipeline("me/trained"))
 found["pipe"] = pipeline("me/pipe")(DOCUMENTS, LABELS)
 found["secret"] = scores(pipeline("me/secret"))
 found["moments"] = [x.tolist() for x in Ensemble.from_pretrained("me/ensemble").moments(torch.eye(32)[:4])]
+of_v2 = Ensemble.from_pretrained("me/ensemble", revision="v2")
+found["moments of v2"] = [x.tolist() for x in of_v2.moments(torch.eye(32)[:4])]
 found["rows"] = [len(Ensemble.from_pretrained(name).reservoir) for name in ("me/ensemble", "me/whole", "me/model")]
 
 own = SurpriseModel.from_pretrained("me/model", device="cpu").embed(DOCUMENTS)[0]
@@ -132,6 +141,14 @@ backbone, tokens = AutoModel.from_pretrained("me/model"), AutoTokenizer.from_pre
     DOCUMENTS[:1], return_tensors="pt")
 hidden = backbone(**tokens).last_hidden_state.mean(dim=1)
 found["encoders"] = [torch.equal(own, plain), torch.allclose(hidden, own[:1], atol=1e-5)]
+
+for name in ("model", "ensemble", "trained"):  # every snippet of its card, here
+    card = open(huggingface_hub.hf_hub_download(f"me/{name}", "README.md")).read()
+    scope, printed = {}, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for snippet in card.split("```python")[1:]:
+            exec(snippet.split("```")[0], scope)
+    found[f"card of {name}"] = printed.getvalue().splitlines(), len(scope.get("ensemble") or scope["embeddings"])
 
 if "offline" not in args:
     large = SurpriseModel.from_pretrained("me/large", subfolder="inner/model", device="cpu")
@@ -170,13 +187,39 @@ print(json.dumps(found))
 """
 
 UNINVITED = """
+import surprise_hf, transformers
 from surprise_hf import Ensemble, SurpriseModel
 names = ("me/secret", "me/absent")
 print(json.dumps({
     "model": [failure(SurpriseModel.from_pretrained, name) for name in names],
     "ensemble": [failure(Ensemble.from_pretrained, name) for name in ("me/whole", "me/absent")],
     "token": len(Ensemble.from_pretrained("me/whole", token=args[0]).reservoir),
+    "model by token": SurpriseModel.from_pretrained("me/secret", token=args[0], device="cpu").candidate_labels,
+    "pipeline by token": scores(transformers.pipeline("surprise-zero-shot", model="me/secret", token=args[0])),
 }))
+"""
+
+
+ALONE = """
+import socket
+
+def refuse(*args, **kwargs):
+    raise AssertionError(f"a connection to {args}")
+
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+import surprise_hf, transformers
+from sentence_transformers import SentenceTransformer
+from surprise_hf import Ensemble, SurpriseModel
+
+model = SurpriseModel.from_pretrained(where, device="cpu")
+found = {
+    "pipeline": scores(transformers.pipeline("surprise-zero-shot", model=where, device="cpu")),
+    "model": scores(transformers.pipeline("surprise-zero-shot", model=model)),
+    "rows": len(Ensemble.from_pretrained(where).reservoir),
+    "plain": len(SentenceTransformer(where, device="cpu").encode("dog")),
+    "elsewhere": failure(SurpriseModel.from_pretrained, "me/model"),
+}
+print(json.dumps(found))
 """
 
 
@@ -211,8 +254,11 @@ def colleague(pushed, tmp_path_factory):
 def test_a_colleague_gets_the_very_same_answers(pushed, colleague):
     _, author = pushed
     found, *_ = colleague
-    for name in ("model", "branch", "pipe", "trained", "moments"):
+    for name in ("model", "branch", "pipe", "trained", "moments", "moments of v2"):
         assert found[name] == author[name], name
+    assert author["moved"] > 1e-3  # training did something
+    assert author["trained"] != author["model"]
+    assert author["moments"] != author["moments of v2"]
     assert found["secret"] == found["large"] == found["model kwargs"] == author["branch"]
     assert author["model"] != author["branch"]
     assert found["encoders"] == [True, True]
@@ -274,6 +320,22 @@ def test_offline_afterwards(pushed, colleague):
     assert found["metric"] == colleague[0]["metric"] == 1.0
 
 
+def test_from_disk_without_network_and_cache(st_path, tmp_path):
+    from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
+
+    namespace: dict[str, Any] = {}
+    exec(COMMON.replace("where, *args = sys.argv[1:]", ""), namespace)
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(namespace["DOCUMENTS"])
+    model.set_labels(namespace["LABELS"]).save_pretrained(str(tmp_path / "a model"))
+    expected = json.loads(json.dumps(namespace["scores"](SurpriseZeroShotPipeline(model))))
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "an empty cache")}
+    found = client(ALONE, offline, tmp_path / "a model")
+    assert found["pipeline"] == found["model"] == expected
+    assert (found["rows"], found["plain"]) == (16, 32)
+    assert "OSError: We couldn't connect" in found["elsewhere"]
+    assert "a connection to" not in found["elsewhere"]
+
+
 def test_a_process_without_surprise_hf(pushed, tmp_path):
     hub, author = pushed
     found = client(STRANGER, hub.environment(tmp_path, token=None), "-")
@@ -296,6 +358,8 @@ def test_private_repositories_need_a_token(pushed, tmp_path):
         assert "no error" not in message
         assert any(word in message for word in ("me/secret", "me/whole", "me/absent"))
     assert found["token"] == 16
+    assert found["model by token"] == ["music", "weather"]
+    assert found["pipeline by token"] == pushed[1]["branch"]
 
 
 def test_no_pickle_anywhere(pushed):
@@ -337,3 +401,17 @@ def test_cards_on_the_hub(pushed):
     trained = hub.repos["model", "me/trained"].files()["README.md"].data.decode()
     assert "| `num_train_epochs` | `2` |" in trained
     assert 'model="me/trained"' in trained
+
+
+def test_snippets_of_cards_on_the_hub(colleague):
+    for name, labels in (("model", 2), ("trained", 2)):
+        lines, vectors = colleague[0][f"card of {name}"]
+        assert len(lines) == labels  # one for each text of the snippet
+        assert {line.rsplit(" ", 1)[0] for line in lines} <= {"sport", "money", "animal"}
+        assert vectors == 1
+    assert colleague[0]["card of ensemble"] == [[], 16]
+
+
+def test_a_space_holds_no_compiled_files(pushed):
+    files = set(pushed[0].repos["space", "me/surprise_clustering"].files())
+    assert files == {"README.md", "__init__.py", "app.py", "requirements.txt", "surprise_clustering.py"}
