@@ -84,19 +84,21 @@ class Encoder:
         prompt = next((p for start, p in PROMPTS.items() if self.name.startswith(start)), "")
         self.encode = common.Encoder(f"{self.name}={folder},{prompt}", cache, max_length=256)
 
-    def documents(self, name: str) -> tuple[Tensor, list[str]]:
-        """Unit rows (n, d), and the name of each document's label."""
+    def documents(self, name: str, unit: bool = True) -> tuple[Tensor, list[str]]:
+        """Rows (n, d), of length 1 if `unit`, and the name of each document's label."""
         some, labels = texts(name, self.data)
         keep = sets.chosen(len(some), self.rows, seed=3)
-        return normalize(self.encode([some[i] for i in keep])), [labels[i] for i in keep]
+        found = self.encode([some[i] for i in keep])
+        return normalize(found) if unit else found, [labels[i] for i in keep]
 
-    def queries(self, names: list[str], template: str = common.TEMPLATE) -> Tensor:
-        """Unit rows (m, d) of label names in a template."""
-        return normalize(self.encode([template.format(name) for name in names]))
+    def queries(self, names: list[str], template: str = common.TEMPLATE, unit: bool = True) -> Tensor:
+        """Rows (m, d) of label names in a template."""
+        found = self.encode([template.format(name) for name in names])
+        return normalize(found) if unit else found
 
-    def pair(self, name: str) -> tuple[Tensor, Tensor, list[str], Tensor]:
+    def pair(self, name: str, unit: bool = True) -> tuple[Tensor, Tensor, list[str], Tensor]:
         """Documents, truth (n,), label names and their vectors."""
-        documents, labels = self.documents(name)
+        documents, labels = self.documents(name, unit)
         names = sorted(set(labels))
         place = {label: i for i, label in enumerate(names)}
-        return documents, torch.tensor([place[label] for label in labels]), names, self.queries(names)
+        return documents, torch.tensor([place[label] for label in labels]), names, self.queries(names, unit=unit)

@@ -161,7 +161,7 @@ def measure(ranked: list[str], relevant: dict[str, int]) -> tuple[float, float]:
     """nDCG@10 and recall@100 of one question's ranking, best first."""
     gains = torch.tensor([relevant.get(i, 0) for i in ranked], dtype=torch.float64)
     best = torch.tensor(sorted(relevant.values(), reverse=True), dtype=torch.float64)
-    return ndcg(gains[:AT], best[:AT]), float((gains[:DEEP] > 0).sum() / len(relevant))
+    return ndcg(gains[:AT], best[:AT]), int((gains[:DEEP] > 0).sum()) / len(relevant)
 
 
 def interval(difference: np.ndarray) -> tuple[float, float]:
