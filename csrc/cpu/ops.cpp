@@ -219,8 +219,6 @@ template <class T>
 void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const double* std, int64_t k, T* value,
                int64_t* index, Output output) {
   constexpr int64_t kEmpty = std::numeric_limits<int64_t>::max();
-  std::fill(value, value + keys.n * k, -std::numeric_limits<T>::infinity());
-  std::fill(index, index + keys.n * k, kEmpty);
   std::vector<T> similarity(output == Output::kCosine ? keys.n * k : 0);
   for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
     const ColumnStore<T> store(mean + first, std + first, m);
@@ -231,18 +229,26 @@ void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const 
     job.value = value;
     job.index = index;
     job.similarity = similarity.empty() ? nullptr : similarity.data();
-    for_parts(parts_of(keys.n, keys.d * m),
-              [&](int64_t, int64_t begin, int64_t end) { table<T>().product(job, begin, end); });
+    for_parts(parts_of(keys.n, keys.d * m), [&](int64_t, int64_t begin, int64_t end) {
+      if (first == 0) {
+        std::fill(value + begin * k, value + end * k, -std::numeric_limits<T>::infinity());
+        std::fill(index + begin * k, index + end * k, kEmpty);
+      }
+      table<T>().product(job, begin, end);
+    });
   });
+  const std::vector<double> zeros(k, 0.0), ones(k, 1.0);
+  const ColumnStore<T> standard(zeros.data(), ones.data(), k);  // z is its own z
   for_parts(parts_of(keys.n, 64 * k), [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
       if (index[i] == kEmpty) {  // a row with NaN fills no slot: its indices stay valid and its values say NaN
         index[i] = i % k;
         value[i] = std::numeric_limits<T>::quiet_NaN();
-      } else {
-        value[i] = output == Output::kCosine ? similarity[i] : from_z(value[i], value[i], output);
+      } else if (output == Output::kCosine) {
+        value[i] = similarity[i];
       }
     }
+    table<T>().finish(value + begin * k, end - begin, k, standard.columns(), output);
   });
 }
 
