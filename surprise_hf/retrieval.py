@@ -71,7 +71,8 @@ class SurpriseIndex:
             "documents": to each document; the text searched for is the key. The paper (section 5) recommends it in
             both cases: with the documents themselves as the ensemble (the default) where the text is one of their
             kind, as words among words; with past questions as `ensemble` where texts are of another kind, as
-            questions to passages (BEIR), expecting less of it there.
+            questions to passages (BEIR), expecting less of it there. Measured, it costs such questions more often than
+            it helps (docs/ranking.md): "questions" keeps the cosine's order for them.
             "questions": to the text searched for; the documents are the keys, the ensemble the questions. Within one
             question the order is the cosine's (design fact 3); what changes is the score, one threshold meaning the
             same for every question.
