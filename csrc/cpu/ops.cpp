@@ -8,10 +8,6 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -61,23 +57,8 @@ Rows rows_of(const Tensor& x, const char* name, bool normalize, Tensor& keep) {
   return {keep.const_data_ptr(), dtype, x.size(0), x.size(1), keep.stride(0), normalize};
 }
 
-// A large result is written once, front to back: 2 MiB pages cost the kernel a fraction of the faults of 4 KiB ones,
-// which would otherwise take longer than the arithmetic.
-void ask_for_large_pages(void* data, int64_t bytes) {
-#if defined(__linux__)
-  constexpr uintptr_t kPage = 2 << 20;
-  if (bytes < 4 * static_cast<int64_t>(kPage)) return;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a hint: failing is fine
-#endif
-}
-
 Tensor empty_like_rows(const Tensor& like, std::initializer_list<int64_t> shape, ScalarType dtype) {
-  Tensor x =
-      torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
-  ask_for_large_pages(x.mutable_data_ptr(), x.numel() * (dtype == ScalarType::Float ? 4 : 8));
-  return x;
+  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
 }
 
 // The rows' parts: [begin(i), begin(i + 1)).
