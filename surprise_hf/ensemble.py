@@ -83,6 +83,8 @@ def _smallest_priorities(seed: int, start: int, count: int, keep: int) -> tuple[
     """
     best = torch.empty(0, dtype=torch.int64)
     where = torch.empty(0, dtype=torch.int64)
+    if keep == 0:
+        return best, where
     offset = _mix(torch.tensor(seed, dtype=torch.int64) + _GAMMA)
     for first in range(0, count, 1 << 20):
         index = torch.arange(first, min(first + (1 << 20), count))

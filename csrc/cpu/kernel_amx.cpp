@@ -10,6 +10,7 @@
 #include "kernel_impl.inc"
 #include "impl/amx.inc"
 #include "impl/digits.inc"
+#include "impl/scatter_digits.inc"
 // clang-format on
 
 namespace {
@@ -28,8 +29,20 @@ void product_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) 
   return digits ? product_digits(job, row_begin, row_end) : product(job, row_begin, row_end);
 }
 
+template <class T>
+constexpr Kernels<T> make_scatter_table() {
+  Kernels<T> table = make_table<T>();
+  table.panel_width = kPanelWidth;
+  table.block_rows = 768;
+  table.panel_size = panel_size_digits<T>;
+  table.unit_rows = unit_rows<T, kPanelWidth>;
+  table.centre = centre_digits<T>;
+  table.scatter_tile = scatter_digits<T>;
+  return table;
+}
+
 constexpr Kernels<float> make_amx_table() {
-  Kernels<float> table = make_table<float>();
+  Kernels<float> table = make_scatter_table<float>();
   table.packed_size = packed_size_amx;
   table.pack = pack_amx;
   table.product = product_amx;
@@ -38,5 +51,6 @@ constexpr Kernels<float> make_amx_table() {
 
 }  // namespace
 
-const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_amx = {"amx", make_amx_table(), make_table<double>()};
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_amx = {"amx", make_amx_table(),
+                                                                   make_scatter_table<double>()};
 #endif

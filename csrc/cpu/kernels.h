@@ -58,6 +58,16 @@ struct Product {
   // kQuadratic: the packed matrix is U, upper triangular with U + U^T = 2 C; out[row] = unit row . C unit row
 };
 
+// scatter[i, j] += sum over `length` centred rows + weight * delta[i] * delta[j]
+template <class T>
+struct Scatter {
+  const T* panels;  // as centre() left them
+  int64_t panel_size, block, length, d;
+  const double* delta;
+  double weight;
+  double* scatter;
+};
+
 template <class T>
 struct Kernels {
   int64_t (*padded)(int64_t m);                  // m rounded up to whole vectors
@@ -68,15 +78,16 @@ struct Kernels {
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 
-  // Ensemble statistics. Column sums of the normalised rows:
-  void (*column_sums)(const Rows& rows, int64_t begin, int64_t end, double* sum);
-  // rows [begin, end) normalised minus `mean`, as panels of `panel_width()` columns, each `block` rows long
-  int64_t (*panel_width)();
-  void (*stage_centred)(const Rows& rows, int64_t begin, int64_t end, int64_t first, int64_t block, const double* mean,
-                        T* panels);
-  // scatter[i, j] += sum over `length` staged rows, for the columns of panels pi <= pj
-  void (*scatter_tile)(const T* panels, int64_t block, int64_t length, int64_t pi, int64_t pj, int64_t d,
-                       double* scatter);
+  // Ensemble statistics, up to `block_rows` at a time, in panels of `panel_width` columns and panel_size(rows)
+  // elements.
+  int64_t panel_width, block_rows;
+  int64_t (*panel_size)(int64_t block);
+  // normalised rows [begin, end) of the block that begins at `first`
+  void (*unit_rows)(const Rows& rows, int64_t begin, int64_t end, int64_t first, T* panels, int64_t size);
+  // takes the mean of each column of a panel (kept in `mean`, a panel's width) from its `length` rows
+  void (*centre)(T* panel, int64_t block, int64_t length, double* mean);
+  // the part of the scatter matrix in the columns of panels pi <= pj, on and above the diagonal
+  void (*scatter_tile)(const Scatter<T>& job, int64_t pi, int64_t pj);
 };
 
 struct KernelSet {

@@ -27,7 +27,6 @@ using torch::stable::Tensor;
 
 constexpr int64_t kMaxParts = 64;
 constexpr int64_t kPackedBytes = 8 << 20;
-constexpr int64_t kScatterBlock = 512;  // rows staged at once for the scatter matrix
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kSerialWork = 1 << 17;
 
@@ -233,47 +232,51 @@ void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const 
   });
 }
 
+// The pairs i <= j < n, neighbours in the plane near each other in the list: a thread's share of it needs few i and j.
+std::vector<std::pair<int64_t, int64_t>> pairs_of(int64_t n) {
+  constexpr int64_t kSide = 6;
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (int64_t top = 0; top < n; top += kSide)
+    for (int64_t left = top; left < n; left += kSide)
+      for (int64_t i = top; i < std::min(n, top + kSide); ++i)
+        for (int64_t j = std::max(i, left); j < std::min(n, left + kSide); ++j) pairs.emplace_back(i, j);
+  return pairs;
+}
+
+// Merges the rows into (count, mean, scatter) a block at a time (Chan, Golub and LeVeque): a block is centred by its
+// own mean while it is in the cache, so its float32 products lose nothing to the size of the mean.
 template <class T>
 void update_pass(const Rows& batch, double& count, double* mean, double* scatter) {
   const Kernels<T>& k = table<T>();
-  const int64_t d = batch.d, width = k.panel_width(), panels = (d + width - 1) / width;
-  const Parts parts = parts_of(batch.n, d * 4);
-  std::vector<double> sums(parts.count * d, 0.0), batch_mean(d, 0.0);
-  for_parts(parts, [&](int64_t part, int64_t begin, int64_t end) {
-    k.column_sums(batch, begin, end, sums.data() + part * d);
-  });
-  const double rows = static_cast<double>(batch.n);
-  for (int64_t part = 0; part < parts.count; ++part)
-    for (int64_t i = 0; i < d; ++i) batch_mean[i] += sums[part * d + i] / rows;
-
-  const int64_t block = std::min(kScatterBlock, batch.n);
-  AlignedBuffer<T> staged(panels * block * width);
-  const int64_t tiles = panels * (panels + 1) / 2;
+  const int64_t d = batch.d, width = k.panel_width, panels = (d + width - 1) / width;
+  const int64_t block = std::min(k.block_rows, batch.n), size = k.panel_size(block);
+  AlignedBuffer<T> staged(panels * size);
+  const std::vector<std::pair<int64_t, int64_t>> pairs = pairs_of(panels);
+  std::vector<double> center(panels * width), delta(d);
   for (int64_t first = 0; first < batch.n; first += block) {
     const int64_t length = std::min(block, batch.n - first);
     for_parts(parts_of(length, d * 16), [&](int64_t, int64_t begin, int64_t end) {
-      k.stage_centred(batch, first + begin, first + end, first, block, batch_mean.data(), staged.get());
+      k.unit_rows(batch, first + begin, first + end, first, staged.get(), size);
     });
-    torch::stable::parallel_for(0, tiles, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        int64_t pi = 0, pj = t;  // t-th pair pi <= pj, by columns of the triangle
-        while (pj >= panels - pi) pj -= panels - pi++;
-        k.scatter_tile(staged.get(), block, length, pi, pi + pj, d, scatter);
-      }
+    for_parts({panels, panels}, [&](int64_t p, int64_t, int64_t) {
+      k.centre(staged.get() + p * size, block, length, center.data() + p * width);
     });
+    const double rows = static_cast<double>(length);
+    for (int64_t i = 0; i < d; ++i) delta[i] = center[i] - mean[i];
+    const Scatter<T> job{staged.get(), size, block, length, d, delta.data(), count * rows / (count + rows), scatter};
+    torch::stable::parallel_for(0, pairs.size(), 4, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) k.scatter_tile(job, pairs[t].first, pairs[t].second);
+    });
+    for (int64_t i = 0; i < d; ++i) mean[i] += delta[i] * (rows / (count + rows));
+    count += rows;
   }
-
-  // scatter holds the old one plus the batch's, right only on and above the diagonal: add the means' part and mirror
-  const double weight = count * rows / (count + rows);
-  std::vector<double> delta(d);
-  for (int64_t i = 0; i < d; ++i) delta[i] = batch_mean[i] - mean[i];
-  for (int64_t i = 0; i < d; ++i)
-    for (int64_t j = i; j < d; ++j) {
-      scatter[i * d + j] += weight * delta[i] * delta[j];
-      scatter[j * d + i] = scatter[i * d + j];
-    }
-  for (int64_t i = 0; i < d; ++i) mean[i] += delta[i] * (rows / (count + rows));
-  count += rows;
+  for_parts(parts_of(d, d), [&](int64_t, int64_t begin, int64_t end) {
+    constexpr int64_t kTile = 64;
+    for (int64_t row = begin; row < end; row += kTile)
+      for (int64_t i = 0; i < end; ++i)
+        for (int64_t j = std::max(row, i + 1); j < std::min(end, row + kTile); ++j)
+          scatter[j * d + i] = scatter[i * d + j];
+  });
 }
 
 // Means m . q^ and variances q^ . C q^ of all queries, in float64: C is symmetric, so half the product is enough.

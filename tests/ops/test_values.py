@@ -118,6 +118,37 @@ def test_ensemble_update(shape, dtype, exact):
     assert torch.equal(state[2], state[2].T)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+@pytest.mark.parametrize("shape", [(2, 3), (65, 33), (900, 40), (1700, 100)], ids=str)
+def test_ensemble_update_of_columns_of_any_size(shape, offset, exact):
+    """Each entry is right beside its own columns' spread, whatever their mean and however small they are."""
+    sizes = 10.0 ** torch.linspace(-6, 6, shape[1], dtype=torch.float64)
+    batch = ((rows(*shape, torch.float64, 5) + offset) * sizes).to(torch.float64 if exact else torch.float32)
+    state = [torch.zeros(s, dtype=torch.float64) for s in ((), shape[1:], shape[1:] * 2)]
+    ops.ensemble_update(*state, batch, normalize=False, exact=exact)
+    mean = batch.double().mean(0)
+    centred = batch.double() - mean
+    spread = centred.square().sum(0).sqrt()
+    torch.testing.assert_close(state[1], mean, rtol=1e-14, atol=0)
+    error = (state[2] - centred.T @ centred) / (spread[:, None] * spread)
+    assert error.abs().max() <= (1e-12 if exact else 1e-6)
+    again = [torch.zeros_like(x) for x in state]
+    ops.ensemble_update(*again, batch, normalize=False, exact=exact)
+    assert torch.equal(again[2], state[2])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("exact", [False, True])
+def test_ensemble_update_does_not_hide_what_is_not_finite(exact, bad):
+    batch = rows(40, 5, torch.float32, 6)
+    batch[7, 2] = bad
+    state = [torch.zeros(s, dtype=torch.float64) for s in ((), (5,), (5, 5))]
+    ops.ensemble_update(*state, batch, normalize=False, exact=exact)
+    assert not state[2][2].isfinite().any()
+    assert state[2][0, [0, 1, 3, 4]].isfinite().all()
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(0, 5), (1, 1), (3, 4), (97, 17), (200, 100), (130, 385)], ids=str)
