@@ -65,7 +65,7 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
         ensemble_: `Ensemble` of the elements.
         n_features_in_: d.
 
-    Example:
+    Examples:
         >>> labels = SurpriseKMeans(n_clusters=50, random_state=0).fit_predict(embeddings)
 
     References: paper section 4 (table of v-measure and adjusted Rand score); design facts 1 and 2.

@@ -110,7 +110,7 @@ class Ensemble:
     Attributes:
         count: () float64; mean: (d,) float64; scatter: (d, d) float64, covariance times count.
 
-    Example:
+    Examples:
         >>> ens = Ensemble.from_embeddings(torch.randn(1000, 8))
         >>> mean, std = ens.moments(torch.randn(3, 8))
 

@@ -24,7 +24,7 @@ __all__ = ["SurpriseZeroShotEvaluator"]
 class SurpriseZeroShotEvaluator(Evaluator):
     """Evaluates the pipeline on labelled texts.
 
-    Example:
+    Examples:
         >>> import evaluate, surprise_hf
         >>> evaluate.evaluator("surprise-zero-shot").compute("owner/name", data=dataset)
     """

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .engines import Rows
 from .ensemble import Ensemble
+from .formats import check_version
 
 FORMAT, VERSION = "surprise_hf.index", 1
 CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
@@ -98,14 +99,12 @@ def read(folder: Path, device: torch.device | str) -> Saved:
         raise FileNotFoundError(f"{folder} holds no index: there is no {CONFIG}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        known = config["format"] == FORMAT and isinstance(config["version"], int)
+        if config["format"] != FORMAT:
+            raise ValueError(f"{CONFIG} was not written by surprise_hf")
+        check_version(config["version"], VERSION)
         dim, shards, count = config["dim"], config["shards"], config["documents"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a SurpriseIndex: {error}") from error
-    if not known:
-        raise ValueError(f"{path} does not describe a SurpriseIndex")
-    if config["version"] > VERSION:
-        raise ValueError(f"{path} has format {config['version']}, newer than the {VERSION} known here: upgrade")
+        raise ValueError(f"{path} can't be used: {error}") from error
     rows = None
     if dim is not None:
         rows = Rows(dim, device)

@@ -63,7 +63,7 @@ class SurpriseModel(ModelFiles):
         long_texts: "truncate" (what the encoder does with a text longer than its window) or "window": embed it in
             pieces and take their mean, weighted by tokens. Saved with the ensemble and labels.
 
-    Example:
+    Examples:
         >>> model = SurpriseModel("sentence-transformers/all-MiniLM-L6-v2")
         >>> model.fit_ensemble(documents)
         >>> model.set_labels(["sports", "politics"])

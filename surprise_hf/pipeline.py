@@ -62,7 +62,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         device, batch_size: as for every pipeline.
         kwargs: defaults for any argument of `__call__`.
 
-    Example:
+    Examples:
         >>> import surprise_hf, transformers
         >>> pipe = transformers.pipeline("surprise-zero-shot", model="sentence-transformers/all-MiniLM-L6-v2")
         >>> pipe(documents, candidate_labels=["sports", "politics"])

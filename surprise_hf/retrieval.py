@@ -86,7 +86,7 @@ class SurpriseIndex:
         version: counts the changes of the corpus; what was exported or noted under another version is stale.
         ids, texts, metadata: of the documents, in the order they were added.
 
-    Example:
+    Examples:
         >>> index = surprise_hf.SurpriseIndex(model).add(docs)
         >>> index.search("dog", k=10)
 

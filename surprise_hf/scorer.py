@@ -54,7 +54,7 @@ class Scorer:
     Raises:
         ValueError: an argument that does not fit.
 
-    Example:
+    Examples:
         >>> pipe.scorer(candidate_labels=["sports", "politics"], ensemble=embeddings).score(embeddings[:2])
         [(['politics', 'sports'], [0.97, 0.31]), (['sports', 'politics'], [0.99, 0.08])]
     """
