@@ -5,7 +5,7 @@ The reference is registered as CompositeExplicitAutograd: it answers on every de
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.machinery
 import os
 import warnings
 from pathlib import Path
@@ -43,9 +43,9 @@ _info: dict[str, str | None] = {}
 
 
 def _library_path(name: str) -> Path | None:
-    """The shared library beside this package, whatever suffix the build gave it."""
-    spec = importlib.util.find_spec(f"surprise_hf.{name}")
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    """The shared library beside this package, whatever suffix the build gave it; never another install's."""
+    paths = (Path(__file__).parents[1] / (name + suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _load(name: str) -> tuple[str | None, str | None]:

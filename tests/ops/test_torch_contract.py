@@ -222,3 +222,13 @@ def test_an_empty_call_leaves_the_next_one_alone():
 def test_mixed_dtypes_meet_in_the_wider():
     scores, _, _ = ops.cosine_surprise(KEYS.half(), QUERIES.float())
     torch.testing.assert_close(scores, ops.cosine_surprise(KEYS.half().float(), QUERIES.float())[0])
+
+
+def test_only_the_library_beside_the_package_is_taken(tmp_path, monkeypatch):
+    """Another install's library, which an editable finder would offer under the same name, has other schemas."""
+    (tmp_path / "ops").mkdir()
+    monkeypatch.setattr(_loader, "__file__", str(tmp_path / "ops" / "_loader.py"))
+    assert _loader._library_path("_C") is None
+    (tmp_path / "_C.abi3.so").touch()
+    assert _loader._library_path("_C") == tmp_path / "_C.abi3.so"
+    assert _loader._library_path("_C_cuda") is None
