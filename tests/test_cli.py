@@ -580,7 +580,7 @@ def test_info(command: Command):
 
     assert command("info") == 0
     told = dict(line.split(maxsplit=1) for line in command.out.decode().splitlines() if not line.startswith("op, "))
-    assert told["torch"] == torch.__version__
+    assert told["torch"].split("+")[0] == torch.__version__.split("+")[0]  # the build's own suffix may be left out
     assert told["transformers"] == transformers.__version__
     assert told["op"] == build_info()["implementation"]
     lines = command.out.decode().splitlines()
