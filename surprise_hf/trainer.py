@@ -25,7 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs
-from .few_shot import accuracy_and_f1, as_matrix, read_targets
+from .few_shot import accuracy_and_f1, as_matrix, mix_labels, read_targets
 from .fitted import FittedLabels
 from .losses import LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
@@ -68,6 +68,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     balanced: bool = _option(True, "Right and wrong labels count alike; False: every pair does, as in the paper.")
     class_weight: str | None = _option(None, '"balanced" weighs documents by the inverse of their label\'s count.')
     labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
+    mix_examples: bool = _option(True, "Saved labels lie between name and examples (fit_labels); False: at the name.")
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")
@@ -157,7 +158,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             WeightedFocalLoss.
 
     After `train` the model holds labels, template and ensemble, and `save_model` saves them: checkpoints too are
-    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`.
+    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Each label's vector then lies between that
+    of its name and those of its examples (`args.mix_examples`, see `few_shot.mix_labels`).
 
     Example:
         >>> trainer = SurpriseTrainer(model=SurpriseModel("sentence-transformers/all-MiniLM-L6-v2"),
@@ -338,7 +340,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         return features, (positive, inputs.get("sample_weight"))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in every Trainer; afterwards the model's ensemble belongs to the trained weights."""
+        """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
         self._fit_step = None
         self.model.set_ensemble(None)
         result = super().train(*args, **kwargs)
@@ -346,13 +348,27 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         return result
 
     def _refit(self) -> None:
-        """Fit the model's ensemble, unless it was at this step."""
+        """Fit the model's ensemble and labels, unless they were at this step."""
         documents = self.ensemble
         if documents is None and self.train_dataset is not None:
             documents = self.train_dataset[TEXT]
-        if documents is not None and self._fit_step != self.state.global_step:
-            self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-            self._fit_step = self.state.global_step
+        if documents is None or self._fit_step == self.state.global_step:
+            return
+        self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+        if self._columns.mix_examples and isinstance(self.train_dataset, Dataset) and self.state.global_step:
+            assert self.labels is not None
+            assert self.model.ensemble is not None
+            examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
+            positive = as_matrix(self.train_dataset[LABEL], len(self.labels))
+            vectors = mix_labels(self._named(), examples, positive, self.model.ensemble.mean)
+            self.model.set_labels(self.labels, self.template, vectors=vectors, **self.model.fit_options)
+        self._fit_step = self.state.global_step
+
+    def _named(self) -> Tensor:
+        """(m, d) embeddings of the labels' names."""
+        assert self.labels is not None
+        assert isinstance(self.template, str)
+        return self.model.embed(inputs.hypotheses(self.labels, self.template), show_progress_bar=False)[0]
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -409,7 +425,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     ) -> EvalLoopOutput:
         """Loss, and accuracy and macro F1 of the decisions by cosine and by surprise.
 
-        Every document and label is encoded once, on every process. The ensemble is that given to the trainer, else
+        Documents are encoded once, on every process. Labels are as they would be saved, but the loss is that to their
+        names, as in training. The ensemble is that given to the trainer, else
         the evaluated documents themselves, as in the paper. A document with r labels gets the r best ones, so that
         for r = 1 this is the usual accuracy; documents without a label count in the loss only.
 
@@ -431,11 +448,13 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         texts = list(rows[TEXT])
         positive = as_matrix(rows[LABEL], len(self.labels))
         emb, _ = self.model.embed(texts, batch_size=self.args.eval_batch_size)
+        if self._columns.mix_examples and self.state.global_step:
+            self._refit()
         vectors = self.model.label_vectors(self.labels, self.model.hypothesis_template).to(emb.device)
         found = {}
         with torch.no_grad():
             if positive.any():
-                loss, cross_entropy = self.loss.focal(emb, vectors, positive.to(emb.device))
+                loss, cross_entropy = self.loss.focal(emb, self._named().to(emb.device), positive.to(emb.device))
                 found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
             k = max(int(positive.sum(dim=1).max()), 1) if texts else 1

@@ -158,7 +158,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
         nonlocal encoded
         if job["options"] is not None:
             folder = tempfile.mkdtemp(prefix="surprise-hf-")
-            plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none"}
+            plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none", "mix_examples": False}
             args = SurpriseTrainingArguments(seed=job["seed"], **plain, **job["options"])
             trainer = SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
             trainer.train()
