@@ -127,7 +127,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> Path:
             panel.set_xlabel("cosine x 100")
             panel.set_title(result["model"], fontweight="bold")
             panel.grid(True, axis="x")
-        made.legend(handles=[bars, dots], loc="outside upper center", ncols=2)
+        made.legend(handles=[bars, dots], loc="outside upper center", ncols=min(2, len(results)))
     return path
 
 
