@@ -1,5 +1,6 @@
-// The schemas of torch.ops.surprise_hf. Implementations: cpu/ops.cpp and cuda/ops.cu; shapes, dtypes and the meaning of
-// each argument: surprise_hf/ops/__init__.py. tests/ops/test_schema.py holds this list equal to the Python one.
+// The schemas of torch.ops.surprise_hf. Implementations: ops and loss in cpu/ and cuda/; shapes, dtypes and the meaning
+// of each argument: surprise_hf/ops/__init__.py. tests/ops/test_torch_contract.py holds this list equal to the Python
+// one.
 #include <Python.h>
 #include <torch/csrc/stable/library.h>
 
@@ -26,6 +27,16 @@ STABLE_TORCH_LIBRARY(surprise_hf, m) {
   m.def(
       "ensemble_moments(Tensor mean, Tensor covariance, Tensor queries, *, bool normalize=True)"
       " -> (Tensor mean, Tensor variance)");
+  // The loss of every document with every label, and what its gradient needs: the slopes dl/dcos.
+  m.def(
+      "weighted_focal_loss(Tensor keys, Tensor queries, Tensor positive, Tensor? weight=None, *, float gamma=1.0,"
+      " float epsilon=0.05, str probability='softplus', float delta=1e-10, bool balanced=True)"
+      " -> (Tensor loss, Tensor cross_entropy, Tensor slope)");
+  // Its gradient; an empty tensor for the side that is not wanted.
+  m.def(
+      "weighted_focal_loss_backward(Tensor grad, Tensor keys, Tensor queries, Tensor slope, *,"
+      " bool need_keys=True, bool need_queries=True)"
+      " -> (Tensor grad_keys, Tensor grad_queries)");
   // Which CPU kernels this process uses.
   m.def("cpu_features() -> str");
 }

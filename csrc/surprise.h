@@ -85,6 +85,15 @@ struct Lane<float> {
     memcpy(&r, &bits, 4);
     return r;
   }
+  SHF_HD static float split(float x, float& m) {  // x = m 2^n, sqrt(1/2) <= m < sqrt(2): m and n
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    bits -= 0x3f3504f3;
+    const float n = static_cast<float>(bits >> 23);
+    bits = (bits & 0x7fffff) + 0x3f3504f3;
+    memcpy(&m, &bits, 4);
+    return n;
+  }
   SHF_HD static float round(float x) { return rintf(x); }
   SHF_HD static float fma(float a, float b, float c) { return fmaf(a, b, c); }
   SHF_HD static float inverse(float x) { return 1.0f / x; }

@@ -19,13 +19,13 @@ int64_t packed_size_amx(int64_t m, int64_t d) {
   return digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d);
 }
 
-void pack_amx(const Rows& queries, int64_t begin, int64_t end, float* packed) {
-  if (!digit_form(end - begin, queries.d)) return pack(queries, begin, end, packed);
-  pack_digits(queries, begin, end, reinterpret_cast<uint8_t*>(packed));
+void pack_amx(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, float* packed) {
+  if (!digit_form(end - begin, queries.d)) return pack(queries, begin, end, part, parts, packed);
+  pack_digits(queries, begin, end, part, parts, reinterpret_cast<uint8_t*>(packed));
 }
 
 void product_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) {
-  const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic;
+  const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic && !job.columns_packed;
   return digits ? product_digits(job, row_begin, row_end) : product(job, row_begin, row_end);
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/amx.h"
-#include "surprise.h"
+#include "focal.h"
 
 namespace surprise_hf::cpu {
 
@@ -35,6 +35,7 @@ struct Product {
   const T* packed;  // the block's queries, normalised, as pack() wrote them
   int64_t m;        // queries in the block
   Epilogue epilogue;
+  bool columns_packed = false;  // by pack_columns(), not by pack()
 
   // kCosines, kMoments (null: keep no matrix), kStandardize: out[row * out_stride + query]
   T* out = nullptr;
@@ -68,15 +69,37 @@ struct Scatter {
   double* scatter;
 };
 
+// The focal loss of some documents (rows of cosines, contiguous) with all labels.
+template <class T>
+struct FocalRows {
+  Focal<T> focal;
+  bool balanced;
+  int64_t documents;  // of the whole batch
+  int64_t rows, m;
+  const bool* positive;          // (rows, m)
+  const T* weight;               // (rows) or null
+  T* cosines;                    // (rows, m); overwritten by the slopes dl/dcos
+  double *loss, *cross_entropy;  // to which the rows' are added
+};
+
 template <class T>
 struct Kernels {
   int64_t (*padded)(int64_t m);                  // m rounded up to whole vectors
   int64_t (*packed_size)(int64_t m, int64_t d);  // elements that pack() writes
   int64_t (*block_queries)(int64_t wanted);      // `wanted` rounded to whole panels
-  void (*pack)(const Rows& queries, int64_t begin, int64_t end, T* packed);
+  // the part-th of `parts` shares of the block's vectors of queries
+  void (*pack)(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, T* packed);
   void (*pack_triangle)(const double* matrix, int64_t d, T* packed);  // padded(d) * d elements
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
+
+  // The focal loss and its gradient. The columns of unit rows as queries: row r, of `begin` to `end`, is entry r of
+  // each.
+  void (*focal)(const FocalRows<T>& job);
+  // max(padded(rows.d) * rows.n, rows.d * padded(rows.n)) elements
+  void (*pack_columns)(const Rows& rows, int64_t begin, int64_t end, T* packed);
+  // gradient g of a unit row u -> that of the row x, times factor: factor / |x| (g - (g . u) u)
+  void (*unit_gradient)(const Rows& rows, int64_t begin, int64_t end, T factor, T* gradient);
 
   // Ensemble statistics, up to `block_rows` at a time, in panels of `panel_width` columns and panel_size(rows)
   // elements.

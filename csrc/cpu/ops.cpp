@@ -4,41 +4,19 @@
 // the same input gives the same bits from run to run. Queries go in blocks so that the packed block and the partial
 // sums stay within a few MiB however many there are.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/common.h"
 
 namespace {
 
 using namespace surprise_hf;
 using namespace surprise_hf::cpu;
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-constexpr int64_t kMaxParts = 64;
-constexpr int64_t kPackedBytes = 8 << 20;
-// Below this many multiplications a second thread costs more than it brings.
-constexpr int64_t kSerialWork = 1 << 17;
-
-Dtype dtype_of(const Tensor& x, const char* name) {
-  switch (x.scalar_type()) {
-    case ScalarType::Float: return Dtype::kFloat;
-    case ScalarType::Half: return Dtype::kHalf;
-    case ScalarType::BFloat16: return Dtype::kBFloat16;
-    case ScalarType::Double: return Dtype::kDouble;
-    default: STD_TORCH_CHECK(false, name, " must be float32, float16, bfloat16 or float64");
-  }
-}
 
 Output output_of(const std::string& name) {
   if (name == "score") return Output::kScore;
@@ -46,37 +24,6 @@ Output output_of(const std::string& name) {
   if (name == "cosine") return Output::kCosine;
   STD_TORCH_CHECK(name == "log_tail", "output must be cosine, z, score or log_tail, got ", name);
   return Output::kLogTail;
-}
-
-// A 2-D tensor whose rows are contiguous; `keep` holds a copy where one was needed.
-Rows rows_of(const Tensor& x, const char* name, bool normalize, Tensor& keep) {
-  STD_TORCH_CHECK(x.dim() == 2, name, " must be 2-D");
-  const Dtype dtype = dtype_of(x, name);
-  keep = x.size(1) > 1 && x.stride(1) != 1 ? torch::stable::contiguous(x) : x;
-  return {keep.const_data_ptr(), dtype, x.size(0), x.size(1), keep.stride(0), normalize};
-}
-
-Tensor empty_like_rows(const Tensor& like, std::initializer_list<int64_t> shape, ScalarType dtype) {
-  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
-}
-
-// The rows' parts: [begin(i), begin(i + 1)).
-struct Parts {
-  int64_t rows, count;
-  int64_t begin(int64_t i) const { return i * rows / count; }
-};
-
-Parts parts_of(int64_t rows, int64_t work_per_row) {
-  const int64_t by_work = std::max<int64_t>(1, rows * std::max<int64_t>(1, work_per_row) / kSerialWork);
-  return {rows, std::min({kMaxParts, by_work, std::max<int64_t>(1, rows / 8)})};
-}
-
-template <class F>
-void for_parts(const Parts& parts, const F& f) {
-  if (parts.count == 1) return f(0, 0, parts.rows);
-  torch::stable::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i, parts.begin(i), parts.begin(i + 1));
-  });
 }
 
 // The moments of a block of queries as columns for the kernels; the padding stands below every query (z = -inf).
@@ -102,32 +49,6 @@ struct ColumnStore {
     return {p, p + size, p + 2 * size, p + 3 * size};
   }
 };
-
-template <class T>
-struct AlignedBuffer {
-  std::unique_ptr<T, void (*)(void*)> data;
-  explicit AlignedBuffer(int64_t elements)
-      : data(static_cast<T*>(std::aligned_alloc(64, (elements * sizeof(T) + 64) / 64 * 64)), std::free) {
-    STD_TORCH_CHECK(data != nullptr, "out of memory: ", elements * sizeof(T), " bytes of workspace");
-  }
-  T* get() const { return data.get(); }
-};
-
-// Calls f(first, count, packed) for each block of queries.
-template <class T, class F>
-void for_query_blocks(const Rows& queries, const F& f) {
-  const Kernels<T>& k = table<T>();
-  const int64_t row_bytes = std::max<int64_t>(1, queries.d) * sizeof(T);
-  const int64_t most = k.block_queries(kPackedBytes / row_bytes);
-  const int64_t block = std::min(most, queries.n);
-  if (block == 0) return;
-  AlignedBuffer<T> packed(k.packed_size(block, queries.d));
-  for (int64_t first = 0; first < queries.n; first += block) {
-    const int64_t count = std::min(block, queries.n - first);
-    k.pack(queries, first, first + count, packed.get());
-    f(first, count, static_cast<const T*>(packed.get()));
-  }
-}
 
 // Cosines of all keys (kept where `out` is not null) and their moments.
 template <class T>
@@ -290,7 +211,7 @@ void quadratic_pass(const Rows& queries, const double* mean, const double* covar
   job.out = variance;
   const Rows center{mean, Dtype::kDouble, 1, d, d, false};
   AlignedBuffer<double> packed_mean(k.packed_size(1, d));
-  k.pack(center, 0, 1, packed_mean.get());
+  k.pack(center, 0, 1, 0, 1, packed_mean.get());
   Product<double> dots{queries, packed_mean.get(), 1, Epilogue::kCosines};
   dots.out = mu;
   dots.out_stride = 1;
@@ -301,16 +222,6 @@ void quadratic_pass(const Rows& queries, const double* mean, const double* covar
 }
 
 // --- the ops -----------------------------------------------------------------------------------------------------
-
-// Calls f with a value of the compute type of `x`.
-template <class F>
-auto with_compute_type(const Tensor& x, const F& f) {
-  return x.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
-}
-
-ScalarType result_type(const Tensor& x) {
-  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
 
 struct Pair {
   Tensor keep_keys, keep_queries;
@@ -342,7 +253,7 @@ std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Ten
   Tensor mean = empty_like_rows(keys, {m}, ScalarType::Double), std = empty_like_rows(keys, {m}, ScalarType::Double);
   double* mu = static_cast<double*>(mean.mutable_data_ptr());
   double* sigma = static_cast<double*>(std.mutable_data_ptr());
-  with_compute_type(keys, [&](auto zero) {
+  with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     T* out = static_cast<T*>(scores.mutable_data_ptr());
     moments_pass<T>(p.keys, p.queries, out, mu, sigma);
@@ -356,7 +267,7 @@ std::tuple<Tensor, Tensor> cosine_moments(const Tensor& ensemble, const Tensor& 
   const int64_t m = p.queries.n;
   Tensor mean = empty_like_rows(ensemble, {m}, ScalarType::Double);
   Tensor std = empty_like_rows(ensemble, {m}, ScalarType::Double);
-  with_compute_type(ensemble, [&](auto zero) {
+  with_type(ensemble.scalar_type(), [&](auto zero) {
     moments_pass<decltype(zero)>(p.keys, p.queries, nullptr, static_cast<double*>(mean.mutable_data_ptr()),
                                  static_cast<double*>(std.mutable_data_ptr()));
   });
@@ -372,7 +283,7 @@ Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Te
   const double* mu = moments_of(mean, "mean", m, keep_mean);
   const double* sigma = moments_of(std, "std", m, keep_std);
   Tensor scores = empty_like_rows(keys, {p.keys.n, m}, result_type(keys));
-  with_compute_type(keys, [&](auto zero) {
+  with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     score_pass<T>(p.keys, p.queries, mu, sigma, static_cast<T*>(scores.mutable_data_ptr()), wanted);
   });
@@ -390,7 +301,7 @@ std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queri
   const double* sigma = moments_of(std, "std", m, keep_std);
   Tensor values = empty_like_rows(keys, {p.keys.n, k}, result_type(keys));
   Tensor indices = empty_like_rows(keys, {p.keys.n, k}, ScalarType::Long);
-  with_compute_type(keys, [&](auto zero) {
+  with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     topk_pass<T>(p.keys, p.queries, mu, sigma, k, static_cast<T*>(values.mutable_data_ptr()),
                  static_cast<int64_t*>(indices.mutable_data_ptr()), wanted);

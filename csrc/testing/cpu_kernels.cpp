@@ -50,7 +50,7 @@ Array<T> tile_product(const std::string& name, const Array<T>& keys, const Array
   const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
   const int64_t n = keys.shape(0), m = queries.shape(0), d = keys.shape(1);
   std::vector<T> packed(k.packed_size(m, d));
-  k.pack({queries.data(), dtype, m, d, d, normalize}, 0, m, packed.data());
+  k.pack({queries.data(), dtype, m, d, d, normalize}, 0, m, 0, 1, packed.data());
   Array<T> out({n, m});
   std::fill(out.mutable_data(), out.mutable_data() + n * m, std::numeric_limits<T>::quiet_NaN());
   Product<T> job{{keys.data(), dtype, n, d, d, normalize}, packed.data(), m, Epilogue::kCosines};

@@ -26,10 +26,11 @@ from torch import Tensor
 from . import _loader
 from . import _reference as ref
 from ._loader import OPS, build_info
-from ._reference import OUTPUTS, compute_dtype, sigma_floor, unit_rows
+from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, sigma_floor, unit_rows
 
 __all__ = [
     "OUTPUTS",
+    "PROBABILITIES",
     "build_info",
     "compute_dtype",
     "cosine_moments",
@@ -40,6 +41,7 @@ __all__ = [
     "surprise_from_moments",
     "surprise_topk",
     "unit_rows",
+    "weighted_focal_loss",
 ]
 
 _loader.load()
@@ -236,3 +238,80 @@ def ensemble_moments(
         if tuple(x.shape) != shape or x.dtype != torch.float64:
             raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
     return _backend("ensemble_moments", impl)(mean, covariance, queries, normalize=normalize)
+
+
+def weighted_focal_loss(
+    keys: Tensor,
+    queries: Tensor,
+    positive: Tensor,
+    *,
+    weight: Tensor | None = None,
+    gamma: float = 1.0,
+    epsilon: float = 0.05,
+    probability: str = "softplus",
+    delta: float = 1e-10,
+    balanced: bool = True,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The weighted focal loss of every document with every label, and the plain cross-entropy beside it.
+
+    Args:
+        keys: (B, d) floating: the documents.
+        queries: (m, d) floating: the labels.
+        positive: (B, m) bool, True where the label is right; a row may have several, or none.
+        weight: (B,) of the documents; None counts each once. It is not divided by its sum, so that the mean over
+            parts of a batch is that over the whole.
+        gamma: of the focal factor; 0 gives the cross-entropy.
+        epsilon: target of the negative pairs, 0 to 1.
+        probability: p of a cosine. "relu": max(0, cos + delta), the paper's, which gives no gradient to a right pair
+            with negative cosine. "softplus": log(1 + e^(20 cos)) / 20, nearly the same above 0.15, with a slope
+            everywhere.
+        delta: of "relu".
+        balanced: half of a document's mean for its right labels, half for the others; False averages over all pairs
+            alike, as the paper does.
+        impl: "auto" (the op, whose gradient has no gradient) or "reference" (autograd, for higher derivatives).
+
+    Returns:
+        loss: () the mean, float32 (float64 for float64 input), differentiable in keys and queries.
+        cross_entropy: () the mean of -i log p - (1 - i) log(1 - p) without `weight` and without gradient.
+        No pairs give 0.
+
+    Raises:
+        TypeError: keys or queries are not floating, or `positive` is not boolean.
+        ValueError: shapes, devices or options do not fit.
+        RuntimeError: a second derivative is taken with impl="auto".
+
+    References: paper section 3.2, equations of i, FL and l.
+    """
+    _check_rows("keys", keys)
+    _check_rows("queries", queries)
+    if keys.shape[1] != queries.shape[1]:
+        raise ValueError(f"keys have {keys.shape[1]} dimensions but queries have {queries.shape[1]}")
+    if positive.dtype != torch.bool:
+        raise TypeError(f"positive must be boolean, got {positive.dtype}")
+    if positive.shape != (len(keys), len(queries)):
+        raise ValueError(f"positive must have shape {(len(keys), len(queries))}, got {tuple(positive.shape)}")
+    if weight is not None:
+        if weight.shape != (len(keys),):
+            raise ValueError(f"weight must have shape ({len(keys)},), one for each document, got {tuple(weight.shape)}")
+        weight = weight.detach().to(compute_dtype(torch.promote_types(keys.dtype, queries.dtype)))
+    for name, x in (("queries", queries), ("positive", positive), ("weight", weight)):
+        if x is not None and x.device != keys.device:
+            raise ValueError(f"keys are on {keys.device} but {name} is on {x.device}")
+    if probability not in PROBABILITIES:
+        raise ValueError(f"probability must be one of {PROBABILITIES}, got {probability!r}")
+    if not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
+        raise ValueError(f"gamma >= 0, 0 <= epsilon <= 1, 0 < delta < 1 must hold: {gamma=}, {epsilon=}, {delta=}")
+    # the op's reference has its gradient written out; this one is differentiated by autograd, as often as wanted
+    loss = ref.focal_loss if impl == "reference" else _backend("weighted_focal_loss", impl)
+    return loss(
+        keys,
+        queries,
+        positive,
+        weight,
+        gamma=gamma,
+        epsilon=epsilon,
+        probability=probability,
+        delta=delta,
+        balanced=balanced,
+    )[:2]

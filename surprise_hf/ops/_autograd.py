@@ -26,18 +26,6 @@ def _psi(keys: Tensor, queries: Tensor, normalize: bool) -> tuple[Tensor, Tensor
     return k_hat, q_hat, k_hat @ q_hat.T
 
 
-def _grad_rows(x: Tensor, unit: Tensor, grad_unit: Tensor, normalize: bool) -> Tensor:
-    """Gradient through row normalisation, in the dtype of `x`; zero rows get none."""
-    if normalize and x.shape[1]:
-        wide = x.to(unit.dtype)
-        peak = wide.detach().abs().amax(dim=1, keepdim=True)
-        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
-        norm = (wide / safe).norm(dim=1, keepdim=True) * safe
-        along = (unit * grad_unit).sum(dim=1, keepdim=True)
-        grad_unit = torch.where(peak > 0, (grad_unit - unit * along) / torch.where(peak > 0, norm, 1.0), 0.0)
-    return grad_unit.to(x.dtype)
-
-
 def _grad_z(z: Tensor, grad: Tensor, output: str) -> Tensor:
     if output == "z":
         return grad
@@ -77,8 +65,8 @@ def _or_zero(grad: Tensor | None, like: Tensor) -> Tensor:
 
 def _backward_pairs(ctx, g_psi, keys, queries, k_hat, q_hat, normalize):
     need_k, need_q = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
-    g_keys = _grad_rows(keys, k_hat, g_psi @ q_hat, normalize) if need_k else None
-    g_queries = _grad_rows(queries, q_hat, g_psi.T @ k_hat, normalize) if need_q else None
+    g_keys = ref.grad_rows(keys, k_hat, g_psi @ q_hat, normalize) if need_k else None
+    g_queries = ref.grad_rows(queries, q_hat, g_psi.T @ k_hat, normalize) if need_q else None
     return g_keys, g_queries
 
 
@@ -190,8 +178,8 @@ def _topk_backward(ctx, grad, _):
     pairs = (g_psi.unsqueeze(2) * k_hat.unsqueeze(1)).reshape(-1, k_hat.shape[1])
     g_q = torch.zeros_like(q_hat).index_add(0, indices.reshape(-1), pairs)
     return (
-        _grad_rows(keys, k_hat, g_k, ctx.normalize),
-        _grad_rows(queries, q_hat, g_q, ctx.normalize),
+        ref.grad_rows(keys, k_hat, g_k, ctx.normalize),
+        ref.grad_rows(queries, q_hat, g_q, ctx.normalize),
         g_mean,
         g_std,
         None,
@@ -218,19 +206,72 @@ def _ensemble_moments_backward(ctx, g_mean, g_var):
     unit = ref.unit_rows(queries.to(torch.float64), ctx.normalize)
     g_mean, g_var = _or_zero(g_mean, unit[:, 0]), _or_zero(g_var, unit[:, 0])
     g_unit = g_mean[:, None] * mean + g_var[:, None] * (unit @ (covariance + covariance.T))
-    return g_mean @ unit, (g_var[:, None] * unit).T @ unit, _grad_rows(queries, unit, g_unit, ctx.normalize)
+    return g_mean @ unit, (g_var[:, None] * unit).T @ unit, ref.grad_rows(queries, unit, g_unit, ctx.normalize)
+
+
+# --- weighted_focal_loss -----------------------------------------------------------------------------------------
+
+
+def _focal_fake(
+    keys, queries, positive, weight=None, *, gamma=1.0, epsilon=0.05, probability="softplus", delta=1e-10, balanced=True
+):
+    dtype = ref.compute_dtype(torch.promote_types(keys.dtype, queries.dtype))
+    return tuple(keys.new_empty(shape, dtype=dtype) for shape in ((), (), (keys.shape[0], queries.shape[0])))
+
+
+def _focal_setup(ctx, inputs, keyword_only_inputs, output):
+    _, cross_entropy, slope = output
+    ctx.mark_non_differentiable(cross_entropy, slope)
+    ctx.save_for_backward(inputs[0], inputs[1], slope)
+
+
+def _focal_backward_by(op):
+    """The backward that calls `op`, this namespace's weighted_focal_loss_backward."""
+
+    class Once(torch.autograd.Function):
+        """The gradient under create_graph=True: usable, but not differentiable itself."""
+
+        @staticmethod
+        def forward(ctx, options, *tensors):  # noqa: ARG004
+            return op(*tensors, **options)
+
+        @staticmethod
+        def backward(ctx, *_):  # noqa: ARG004
+            raise RuntimeError(
+                "the gradient of weighted_focal_loss has no gradient of its own; for second derivatives call it with"
+                " impl='reference'"
+            )
+
+    def backward(ctx, grad, *_):
+        need_keys, need_queries = ctx.needs_input_grad[:2]
+        options = {"need_keys": need_keys, "need_queries": need_queries}
+        tensors = (grad, *ctx.saved_tensors)
+        grads = Once.apply(options, *tensors) if torch.is_grad_enabled() else op(*tensors, **options)
+        return grads[0] if need_keys else None, grads[1] if need_queries else None, None, None
+
+    return backward
+
+
+def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_queries=True):
+    return (
+        keys.new_empty((keys.shape[0] if need_keys else 0, keys.shape[1])),
+        queries.new_empty((queries.shape[0] if need_queries else 0, queries.shape[1])),
+    )
 
 
 def register(namespace: str) -> None:
     """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`."""
     library = torch.library
+    focal_backward = _focal_backward_by(getattr(torch.ops, namespace).weighted_focal_loss_backward)
     for name, fake, backward, setup in (
         ("cosine_surprise", _cosine_surprise_fake, _cosine_surprise_backward, _cosine_surprise_setup),
         ("cosine_moments", _cosine_moments_fake, _cosine_moments_backward, _cosine_moments_setup),
         ("surprise_from_moments", _from_moments_fake, _from_moments_backward, _from_moments_setup),
         ("surprise_topk", _topk_fake, _topk_backward, _topk_setup),
         ("ensemble_moments", _ensemble_moments_fake, _ensemble_moments_backward, _ensemble_moments_setup),
+        ("weighted_focal_loss", _focal_fake, focal_backward, _focal_setup),
     ):
         library.register_fake(f"{namespace}::{name}", fake)
         library.register_autograd(f"{namespace}::{name}", backward, setup_context=setup)
     library.register_fake(f"{namespace}::ensemble_update", _ensemble_update_fake)
+    library.register_fake(f"{namespace}::weighted_focal_loss_backward", _focal_gradient_fake)

@@ -17,7 +17,7 @@ from . import _reference as ref
 
 OPS = torch.ops.surprise_hf
 
-# The one other copy is csrc/bindings.cpp; tests/ops/test_schema.py holds them equal.
+# The one other copy is csrc/bindings.cpp; tests/ops/test_torch_contract.py holds them equal.
 SCHEMAS = (
     "cosine_surprise(Tensor keys, Tensor queries, *, bool normalize=True, str output='score')"
     " -> (Tensor scores, Tensor mean, Tensor std)",
@@ -30,6 +30,12 @@ SCHEMAS = (
     " bool normalize=True, bool exact=False) -> ()",
     "ensemble_moments(Tensor mean, Tensor covariance, Tensor queries, *, bool normalize=True)"
     " -> (Tensor mean, Tensor variance)",
+    "weighted_focal_loss(Tensor keys, Tensor queries, Tensor positive, Tensor? weight=None, *, float gamma=1.0,"
+    " float epsilon=0.05, str probability='softplus', float delta=1e-10, bool balanced=True)"
+    " -> (Tensor loss, Tensor cross_entropy, Tensor slope)",
+    "weighted_focal_loss_backward(Tensor grad, Tensor keys, Tensor queries, Tensor slope, *,"
+    " bool need_keys=True, bool need_queries=True)"
+    " -> (Tensor grad_keys, Tensor grad_queries)",
 )
 
 HOW_TO_BUILD = (

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 OUTPUTS = ("cosine", "z", "score", "log_tail")
+PROBABILITIES = ("softplus", "relu")
+SHARPNESS = 20.0  # of softplus: the line p = cos above about 0.15, a tail e^(20 cos) / 20 below
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -32,6 +34,18 @@ def unit_rows(x: Tensor, normalize: bool = True) -> Tensor:
     squares = (x * x).sum(dim=1, keepdim=True)
     zero = squares == 0
     return x / torch.where(zero, torch.ones_like(squares), squares).sqrt()
+
+
+def grad_rows(x: Tensor, unit: Tensor, grad_unit: Tensor, normalize: bool = True) -> Tensor:
+    """Gradient through `unit_rows`, in the dtype of `x`; zero rows get none."""
+    if normalize and x.shape[1]:
+        wide = x.to(unit.dtype)
+        peak = wide.detach().abs().amax(dim=1, keepdim=True)
+        safe = torch.where(peak > 0, peak, torch.ones_like(peak))
+        norm = (wide / safe).norm(dim=1, keepdim=True) * safe
+        along = (unit * grad_unit).sum(dim=1, keepdim=True)
+        grad_unit = torch.where(peak > 0, (grad_unit - unit * along) / torch.where(peak > 0, norm, 1.0), 0.0)
+    return grad_unit.to(x.dtype)
 
 
 def sigma_floor(mean: Tensor, eps: float) -> Tensor:
@@ -140,3 +154,109 @@ def ensemble_moments(
     """mu = m . q^ and sigma^2 = q^ . C q^ (design fact 1); rounding may leave a variance just below 0."""
     unit = unit_rows(queries.to(torch.float64), normalize)
     return unit @ mean, ((unit @ covariance) * unit).sum(dim=1)
+
+
+# --- the weighted focal loss -------------------------------------------------------------------------------------
+
+_Matrix = tuple[Tensor, Tensor, Tensor]
+
+
+def _probability(cos: Tensor, kind: str, delta: float, coarse: float) -> _Matrix:
+    """p, dp/dcos and d(log p)/dcos of cosines, p kept where its logarithms are finite.
+
+    `coarse` is the rounding of the embeddings: a cosine closer than that to 1 (half precision: to 0 too) is not
+    known to differ from it. At p = 1 the slope stays, so that a wrong pair leaves; below 0 ReLU has none.
+    """
+    if kind == "relu":
+        shifted = cos + delta
+        p = shifted.clamp(coarse if coarse > 1e-4 else min(delta, 1e-10), 1 - coarse)
+        slope = (shifted > 0).to(cos.dtype)
+    else:
+        p = (torch.nn.functional.softplus(cos * SHARPNESS) / SHARPNESS).clamp(max=1 - coarse)
+        slope = torch.sigmoid(cos * SHARPNESS)
+    return p, slope, slope / p
+
+
+def _cross_entropy(p: Tensor, positive: Tensor, epsilon: float) -> _Matrix:
+    """i, and the two parts of the cross-entropy of every pair: -i log p and -(1 - i) log(1 - p)."""
+    i = torch.full_like(p, epsilon).masked_fill(positive, 1.0)
+    return i, -i * p.log(), (i - 1) * torch.log1p(-p)
+
+
+def _shares(positive: Tensor, weight: Tensor | None, balanced: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Share of each pair in the mean, without and with `weight`: (B, m) or something that broadcasts to it."""
+    rows, m = positive.shape
+    if balanced:
+        count = positive.sum(dim=1, keepdim=True)
+        kinds = rows * ((count > 0).long() + (count < m))
+        share = 1 / (kinds * torch.where(positive, count, m - count)).to(dtype)
+    else:
+        share = positive.new_full((1, 1), 1 / max(rows * m, 1), dtype=dtype)
+    return share, share if weight is None else share * weight.to(dtype).unsqueeze(1)
+
+
+def _common_unit(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Unit rows in the wider compute dtype, and the rounding of the coarser input."""
+    dtype = compute_dtype(torch.promote_types(keys.dtype, queries.dtype))
+    coarse = max(torch.finfo(keys.dtype).eps, torch.finfo(queries.dtype).eps)
+    return unit_rows(keys.to(dtype)), unit_rows(queries.to(dtype)), coarse
+
+
+def focal_loss(
+    keys: Tensor,
+    queries: Tensor,
+    positive: Tensor,
+    weight: Tensor | None = None,
+    *,
+    gamma: float = 1.0,
+    epsilon: float = 0.05,
+    probability: str = "softplus",
+    delta: float = 1e-10,
+    balanced: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Loss and cross-entropy for autograd to differentiate: the definition."""
+    with torch.autocast(keys.device.type, enabled=False):  # a cosine in half precision is too coarse
+        k_hat, q_hat, coarse = _common_unit(keys, queries)
+        p, _, _ = _probability(k_hat @ q_hat.T, probability, delta, coarse)
+        _, right, wrong = _cross_entropy(p, positive, epsilon)
+        plain, share = _shares(positive, weight, balanced, p.dtype)
+        loss = (1 - p) ** gamma * right + p**gamma * wrong
+        return (loss * share).sum(), ((right + wrong).detach() * plain).sum()
+
+
+def weighted_focal_loss(
+    keys: Tensor,
+    queries: Tensor,
+    positive: Tensor,
+    weight: Tensor | None = None,
+    gamma: float = 1.0,
+    epsilon: float = 0.05,
+    probability: str = "softplus",
+    delta: float = 1e-10,
+    balanced: bool = True,
+) -> _Matrix:
+    """Loss, cross-entropy, and the slopes dl/dcos (B, m): all that the gradient needs beside keys and queries."""
+    with torch.autocast(keys.device.type, enabled=False):
+        k_hat, q_hat, coarse = _common_unit(keys, queries)
+        p, dp, dlog = _probability(k_hat @ q_hat.T, probability, delta, coarse)
+        i, right, wrong = _cross_entropy(p, positive, epsilon)
+        plain, share = _shares(positive, weight, balanced, p.dtype)
+        left = 1 - p
+        focus_right, focus_wrong = left**gamma, p**gamma
+        loss = focus_right * right + focus_wrong * wrong
+        inner = gamma * (p ** (gamma - 1) * wrong - left ** (gamma - 1) * right)
+        slope = (inner + (1 - i) * focus_wrong / left) * dp - i * focus_right * dlog
+        return (loss * share).sum(), ((right + wrong) * plain).sum(), slope * share
+
+
+def weighted_focal_loss_backward(
+    grad: Tensor, keys: Tensor, queries: Tensor, slope: Tensor, need_keys: bool = True, need_queries: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Gradients of keys and queries; (0, d) where one is not wanted."""
+    with torch.autocast(keys.device.type, enabled=False):
+        k_hat, q_hat, _ = _common_unit(keys, queries)
+        slope = slope * grad
+        return (
+            grad_rows(keys, k_hat, slope @ q_hat) if need_keys else keys.new_empty((0, keys.shape[1])),
+            grad_rows(queries, q_hat, slope.T @ k_hat) if need_queries else queries.new_empty((0, keys.shape[1])),
+        )
