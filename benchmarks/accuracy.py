@@ -353,7 +353,7 @@ def similarities(encoders: list[Encoder]) -> list[str]:
     ]
 
 
-def cost() -> list[str]:
+def cost(_: list[Encoder]) -> list[str]:
     """Refinement against one call of the op, on one thread."""
     generator = torch.Generator().manual_seed(0)
     documents, queries = (normalize(torch.randn(n, 384, generator=generator)) for n in (60_000, 14))
@@ -377,6 +377,8 @@ def cost() -> list[str]:
         "",
     ]
 
+
+SECTIONS = {make.__name__: make for make in (main_tables, hard_cases, promises, outside, wording, similarities, cost)}
 
 NOTE = """The tail is measured without knowing which documents belong to a label, so it is as good as the guess of
 that. Where labels as given match poorly what their documents are (clinc_domains, trec, ag_news), some foreign
@@ -411,6 +413,7 @@ def main() -> None:
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--rows", type=int, default=8000, help="documents of a set, at most")
     parser.add_argument("--rows-large", type=int, default=2000, help="the same for mpnet")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="make these anew in the page that is there")
     given = parser.parse_args()
     torch.set_num_threads(1)
     folders = [given.encoders / name for name in ("minilm", "e5-small-4bit", "mpnet")]
@@ -419,12 +422,21 @@ def main() -> None:
         for folder in folders
         if folder.is_dir()
     ]
-    lines = [*INTRODUCTION.splitlines(), ""]
-    for section in (main_tables, hard_cases, promises, outside, wording, similarities):
-        lines += section(encoders)
-        print(section.__name__, "done", flush=True)
-    lines += cost()
-    given.out.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    lines = [] if given.only else [*INTRODUCTION.splitlines(), ""]
+    for name in given.only or SECTIONS:
+        lines += SECTIONS[name](encoders)
+        print(name, "done", flush=True)
+    text = "\n".join(lines)
+    if given.only:
+        fresh, old = _by_head(text), _by_head(given.out.read_text(encoding="utf-8"))
+        text = "\n## ".join((old | fresh).values())  # of equal heads the new, in the old place
+    given.out.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+def _by_head(text: str) -> dict[str, str]:
+    """Parts of a page by their heads; what stands before the first by ""."""
+    first, *parts = ("\n" + text).split("\n## ")
+    return ({"": first[1:]} if first else {}) | {part.split("\n", 1)[0]: part.rstrip() + "\n" for part in parts}
 
 
 if __name__ == "__main__":

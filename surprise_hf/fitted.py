@@ -18,7 +18,7 @@ from . import ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .ops import compute_dtype, sigma_floor, unit_rows
-from .refinement import SAMPLE, refine_labels, sample
+from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Tails
 
 
@@ -354,10 +354,13 @@ def freeze(
     impl: str,
 ) -> FittedLabels:
     """All of `FittedLabels` but the columns, which are as large as the score matrix."""
-    given = queries
+    verdict = None
+    if estimator == "tail" or (estimator == "auto" and similarity == "cosine" and _enough(ensemble)):
+        documents_of(ensemble, queries, "estimator='tail'")
+        verdict = judge(queries, ensemble, refine or "auto", impl=impl)
     if refine:
         documents_of(ensemble, queries, "refine")
-        queries = refine_labels(queries, ensemble, refine, impl=impl)
+        queries = verdict.queries if verdict else refine_labels(queries, ensemble, refine, impl=impl)
     queries = queries.to(compute_dtype(queries.dtype))
     if estimator == "quantile":
         rows = documents_of(ensemble, queries, "estimator='quantile'")
@@ -368,11 +371,7 @@ def freeze(
         mean, std = est.moments(
             documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
         )
-    tails = None
-    if estimator == "tail" or (estimator == "auto" and similarity == "cosine" and _enough(ensemble)):
-        rows = documents_of(ensemble, queries, "estimator='tail'")
-        other = given if refine else refine_labels(queries, ensemble, "auto", impl=impl)
-        tails = _fit_tails(rows, ensemble, queries, other, impl)
+    tails = None if verdict is None else _fit_tails(ensemble, queries, bool(refine), verdict, impl)
     if estimator == "auto":
         fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
         estimator = "gaussian" if fits else "tail"
@@ -394,15 +393,19 @@ def _enough(ensemble: Tensor | Ensemble) -> bool:
     return len(ensemble.reservoir if isinstance(ensemble, Ensemble) else ensemble) >= ENOUGH
 
 
-def _fit_tails(rows: Tensor, ensemble: Tensor | Ensemble, queries: Tensor, other: Tensor, impl: str) -> Tails:
-    """The laws of labels (m, d) on these documents, `other` being their other view."""
-    rows = sample(rows, max(1024, min(SAMPLE, (1 << 22) // max(len(queries), 1))))
-    context = ensemble if isinstance(ensemble, Ensemble) else Ensemble.from_embeddings(rows, reservoir=0)
-    z, z_other = (
-        ops.surprise_from_moments(rows, labels, *context.moments(labels), output="z", impl=impl)
-        for labels in (queries, other.to(queries.dtype))
-    )
-    return Tails.fit(rows, context, z, z_other)
+def _fit_tails(ensemble: Tensor | Ensemble, queries: Tensor, refined: bool, verdict: Judgement, impl: str) -> Tails:
+    """The laws of labels (m, d), refined or not, on a sample of the ensemble."""
+    most = max(1024, min(SAMPLE, (1 << 22) // max(len(queries), 1)))
+    halves = verdict.apart or ((documents_of(ensemble, queries, "estimator='tail'"), verdict.queries),)
+    halves = tuple((rows[: most // len(halves)], labels.to(queries.dtype)) for rows, labels in halves)
+    rows = torch.cat([rows for rows, _ in halves])
+    context = ensemble if isinstance(ensemble, Ensemble) else Ensemble.from_embeddings(ensemble, reservoir=0)
+
+    def z(rows: Tensor, labels: Tensor) -> Tensor:
+        return ops.surprise_from_moments(rows, labels, *context.moments(labels), output="z", impl=impl)
+
+    apart = torch.cat([z(*half) for half in halves])
+    return Tails.fit(rows, context, apart if refined else z(rows, queries), apart, verdict.agreement)
 
 
 def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:

@@ -38,16 +38,19 @@ class Judgement(NamedTuple):
     """What `judge` found.
 
     Attributes:
-        rounds: 10, 5 or 0.
+        rounds: 10, 5 or 0, or those asked for.
         queries: (m, d) unit rows, moved by so many rounds.
         agreement: fraction of documents that get the same label from labels refined on either half of them.
         scatter: share of the documents' scatter that lies between the labels' groups, after refinement over before.
+        apart: documents (n, d) and labels moved by so many rounds on other documents, the two halves; empty where
+            there are fewer than two documents or labels.
     """
 
     rounds: int
     queries: Tensor
     agreement: float
     scatter: float
+    apart: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 def refine_labels(
@@ -85,6 +88,7 @@ def refine_labels(
 def judge(
     queries: Tensor,
     ensemble: Tensor | Ensemble,
+    rounds: int | str = "auto",
     *,
     pull: float = PULL,
     sharpness: float = SHARPNESS,
@@ -96,29 +100,31 @@ def judge(
     (later rounds then follow chance); none where the groups set apart more than three times the scatter that they did
     before (they are then groups of something else than the labels, or of documents that no label is meant for).
 
-    Arguments as for `refine_labels`.
+    Arguments as for `refine_labels`; a number of rounds is taken as it is, and the rest reported.
 
     References: docs/accuracy.md, where the limits were chosen on some sets and tried on others.
     """
     start = unit_rows(queries)
     whole = _Rounds(start, ensemble, pull, sharpness, impl)
-    if len(start) < 2 or len(whole.documents) < 2:
-        return Judgement(0, start, 1.0, 1.0)
-    gentle = whole.run(start, GENTLE)
-    moved = whole.run(gentle, ROUNDS - GENTLE)
-    asked = whole.documents
-    halves = [
-        _Rounds(start, asked[half], pull, sharpness, impl).run(start, ROUNDS) for half in shuffled(asked).chunk(2)
-    ]
-    one, other, before, after = (_winners(asked, labels, impl) for labels in (*halves, start, moved))
+    asked, chosen = whole.documents, None if rounds == "auto" else int(rounds)
+    if len(start) < 2 or len(asked) < 2:
+        return Judgement(chosen or 0, whole.run(start, chosen) if chosen else start, 1.0, 1.0)
+    halves = shuffled(asked).chunk(2)
+    runs = [whole, *(_Rounds(start, asked[half], pull, sharpness, impl) for half in halves)]
+    at = {0: [start] * 3}
+    for stop, more in ((GENTLE, GENTLE), (ROUNDS, ROUNDS - GENTLE)):
+        at[stop] = [run.run(labels, more) for run, labels in zip(runs, at[stop - more], strict=True)]
+    one, other, before, after = (_winners(asked, labels, impl) for labels in (*at[ROUNDS][1:], start, at[ROUNDS][0]))
     agreement = float((one == other).double().mean())
     share_before = _between(asked, before, len(start))
     scatter = _between(asked, after, len(start)) / share_before if share_before > 0 else 1.0
-    if scatter > UNRELATED:
-        return Judgement(0, start, agreement, scatter)
-    if agreement < STABLE:
-        return Judgement(GENTLE, gentle, agreement, scatter)
-    return Judgement(ROUNDS, moved, agreement, scatter)
+    if chosen is None:
+        chosen = 0 if scatter > UNRELATED else GENTLE if agreement < STABLE else ROUNDS
+    if chosen not in at:
+        at[chosen] = [run.run(start, chosen) for run in runs]
+    moved, *crossed = at[chosen]
+    apart = tuple((asked[half], labels) for half, labels in zip(halves, reversed(crossed), strict=True))
+    return Judgement(chosen, moved, agreement, scatter, apart)
 
 
 class _Rounds:

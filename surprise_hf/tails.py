@@ -2,11 +2,16 @@
 
 The gaussian estimate takes the whole ensemble for a bell curve. Its upper tail is neither: it holds each label's own
 documents, and the others are skewed. Here it is measured on the ensemble, with a document counted as foreign to label
-q by 1 - p_q, p = softmax over labels of the sum of its z for the labels as given and as refined (two views that err on
-different documents). Two laws come out, each an increasing map from z to the quantile of a normal, one for all labels,
+q by 1 - p_q, p = softmax over labels of t z of refined labels. These are refined on the other half of the documents: a
+label has moved towards the documents that it attracted, the wrong ones too, which a new document does not meet. t is
+1.7, or less where p would be surer on average than the square of how often the labels of both halves agree: groups
+that change from half to half are not the labels'. Both constants were chosen on some sets and tried on others
+(docs/accuracy.md).
+
+Two laws come out, each an increasing map from z to the quantile of a normal, one for all labels,
 so that the order of labels stays that of z:
 
-- of a label: z of foreign documents, all labels together;
+- of a label: z of foreign documents, all labels together (refined labels: again of the other half's labels);
 - of a document: the best z of a document that belongs to no label, less how strange it is to the whole ensemble. The
   largest of m scores is larger than any one; a document's own label is taken away by its p.
 
@@ -28,6 +33,7 @@ from .ops import unit_rows
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
 BEYOND = 10
+SHARPEST = 1.7  # t
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,18 @@ class Tails:
     usual: Tensor
 
     @classmethod
-    def fit(cls, documents: Tensor, context: Ensemble, z: Tensor, z_other: Tensor) -> Tails:
-        """From documents (n, d) of the ensemble, their z (n, m) for the labels, and for the other view of them."""
+    def fit(cls, documents: Tensor, context: Ensemble, z: Tensor, z_refined: Tensor, agreement: float) -> Tails:
+        """From documents (n, d) of the ensemble.
+
+        Args:
+            documents: (n, d), a sample of the ensemble.
+            context: the ensemble's mean and covariance.
+            z: (n, m) for the labels that scores are to be had for.
+            z_refined: (n, m) for refined labels, refined on other documents.
+            agreement: how often such labels agree, as `refinement.judge` finds it.
+        """
         labels = z.shape[1]
-        own = (z.clamp(-1e6, 1e6) + z_other.clamp(-1e6, 1e6)).to(torch.float64).softmax(dim=1)
-        own = own if labels > 1 else torch.zeros_like(own)
+        own = belonging(z_refined, agreement)
         law = Law.fit(z.flatten(), 1 - own.flatten(), len(documents))
         covariance = context.covariance.to(documents.device)
         scale = (covariance.trace() / len(covariance)).clamp_min(torch.finfo(torch.float64).tiny)
@@ -145,6 +158,23 @@ class Tails:
         if len(parts) < len(names):
             raise ValueError("fitted labels lack a part: `tails_...` belong to the estimator 'tail'")
         return cls(Law(*parts[:2]), Law(*parts[2:4]), *parts[4:])
+
+
+def belonging(z: Tensor, agreement: float) -> Tensor:
+    """p (n, m) float64, how likely each document belongs to each label; a single label has nothing to compare with."""
+    z = z.to(torch.float64).clamp(-1e6, 1e6)
+    if z.shape[1] < 2:
+        return torch.zeros_like(z)
+    sharp, low = SHARPEST, 0.0
+    if _confidence(z, sharp) > agreement**2:
+        for _ in range(12):  # bisection: within 0.001
+            middle = (low + sharp) / 2
+            low, sharp = (low, middle) if _confidence(z, middle) > agreement**2 else (middle, sharp)
+    return (sharp * z).softmax(dim=1)
+
+
+def _confidence(z: Tensor, sharp: float) -> float:
+    return float((sharp * z).softmax(dim=1).amax(dim=1).mean())
 
 
 def _distance(rows: Tensor, centre: Tensor, spread: Tensor) -> Tensor:

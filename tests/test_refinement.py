@@ -202,6 +202,19 @@ def test_judge_goes_all_the_way_where_halves_agree() -> None:
     assert torch.equal(found.queries, refine_labels(hints, documents, "auto"))
 
 
+@pytest.mark.parametrize("rounds", ["auto", 0, 3, 10])
+def test_labels_apart_have_not_met_their_documents(rounds: int | str) -> None:
+    documents, hints, _ = groups([100, 100, 100])
+    found = judge(hints, documents, rounds)
+    assert found.rounds == (10 if rounds == "auto" else rounds)
+    torch.testing.assert_close(found.queries, refine_labels(hints, documents, found.rounds))
+    (one, by_other), (other, by_one) = found.apart
+    both = torch.cat((one, other))
+    assert torch.equal(both[both[:, 0].argsort()], documents[documents[:, 0].argsort()])
+    torch.testing.assert_close(by_other, refine_labels(hints, other, found.rounds))
+    torch.testing.assert_close(by_one, refine_labels(hints, one, found.rounds))
+
+
 def test_judge_stops_early_where_halves_disagree() -> None:
     documents, queries = rows(200, 48), rows(6, 48, seed=1)  # no groups at all
     found = judge(queries, documents)
