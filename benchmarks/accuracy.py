@@ -4,6 +4,7 @@
 
 DATA holds one folder for each set, ENCODERS one for each encoder that SentenceTransformer opens. Embeddings are kept
 in CACHE; with a full one it takes some minutes on one core. Nothing here is random from run to run.
+`--only promises outside` makes these sections alone anew, in the page that is there.
 """
 
 from __future__ import annotations
@@ -381,11 +382,32 @@ def cost(_: list[Encoder]) -> list[str]:
 SECTIONS = {make.__name__: make for make in (main_tables, hard_cases, promises, outside, wording, similarities, cost)}
 
 NOTE = """The tail is measured without knowing which documents belong to a label, so it is as good as the guess of
-that. Where labels as given match poorly what their documents are (clinc_domains, trec, ag_news), some foreign
-documents are taken for own ones and the threshold is too generous, up to twice. Refined labels agree with the groups
-that they have made, right or wrong: too generous where refinement left many errors (clinc_domains, trec, imdb with
-minilm), too strict where it left few and the groups lie far apart (dbpedia, ag_news). For a promise that must hold,
-use labels as given, and look at some documents near the threshold."""
+that. Where labels or groups match poorly what their documents are (clinc_domains; refined: trec with mpnet), foreign
+documents are taken for own ones and the threshold is too generous, up to 2.3 times. Where groups lie far apart and are
+right (dbpedia), it is too strict, down to half. For a promise that must hold, use labels as given, and look at some
+documents near the threshold.
+
+What the guess stands on was chosen on the six sets, the best of about 35 variants and constants there, and then tried
+once on the four untouched: held there on 8 of 12 pairs with labels as given (7 before; 9 in the table above, whose
+thresholds lie between knots) and on 4 of 12 refined (4 before). So the gain in pairs that hold is shown on the sets
+that it was chosen on, where it flatters; on the untouched ones it is small or nothing. The figures below are from those
+trials, not made by the script above.
+
+| what is known of own documents, six sets | labels as given: pairs of 18 | refined: pairs of 18 |
+| :-- | --: | --: |
+| the truth; refined: z from the other half's labels | 18 | 17 |
+| the truth; refined: z from the same documents | 18 | 10 |
+| softmax of both z's sum (before) | 14 | 7 |
+| the same, refined z from other documents, quarters | 15 | 11 |
+| now: refined z from the other half, t = 1.7 or less by agreement | 17 | 16 |
+| mixture of normals in z by EM, 3 rounds | 11 | 1 |
+
+The truth passes on every pair with labels as given, so the measure can be met: its interval, over documents with all
+labels of one kept together, is not too narrow (the labels are those of the user, not a sample). Refined labels have
+moved towards their own documents, the wrong ones too; with those documents even the truth does not keep the promise.
+With labels as given, also tried: normal fitted to the lower half (5 of 18), to the central quantiles (5), median and
+upper quartile (8), a mixture of two normals for each label (3), all documents whose best label is another (9), a
+generalised Pareto tail on the guess as it is now (17: no gain over counting)."""
 
 INTRODUCTION = """# Accuracy without labels
 
@@ -402,8 +424,8 @@ texts and labels. Intervals are 95 %, bootstrap over documents (1,000 draws; 200
 always; "auto" decides for itself. The move, its constants and the limits of "auto" were chosen on six sets; the four
 others (clinc_domains, dbpedia, imdb, reddit30) were fixed as untouched before any figure was seen and tried once the
 choice was made. clinc_domains has the texts of clinc150 with other labels, and the Reddit sets come from one source,
-so they are untouched in their labels alone; dbpedia and imdb are new in both. The weights of the tail estimator were
-chosen with all sets in view.
+so they are untouched in their labels alone; dbpedia and imdb are new in both. The two constants of the tail estimator
+were chosen on the six; an earlier form of it had been chosen with all sets in view.
 """
 
 
