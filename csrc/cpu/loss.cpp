@@ -138,29 +138,28 @@ struct Side {
   }
 };
 
-// Calls f(i, begin, end) for the parts of all sides in one parallel region.
-template <class T, class F>
-void for_sides(const std::vector<Side<T>>& sides, const std::vector<Parts>& parts, const F& f) {
+// Calls f(side, begin, end) for the parts of all sides in one parallel region.
+template <class F>
+void for_sides(const std::vector<Parts>& sides, const F& f) {
   int64_t total = 0;
-  for (const Parts& p : parts) total += p.count;
+  for (const Parts& parts : sides) total += parts.count;
   const auto run = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t part = i;
       size_t side = 0;
-      while (part >= parts[side].count) part -= parts[side++].count;
-      f(sides[side], parts[side].begin(part), parts[side].begin(part + 1));
+      while (part >= sides[side].count) part -= sides[side++].count;
+      f(side, sides[side].begin(part), sides[side].begin(part + 1));
     }
   };
   if (total == static_cast<int64_t>(sides.size())) return run(0, total);  // little work
   torch::stable::parallel_for(0, total, 1, run);
 }
 
+// Rows [begin, end) of the turned matrix.
 template <class T>
-void turn_matrix(const T* in, int64_t rows, int64_t columns, T* out) {
-  constexpr int64_t kTile = 16;
-  for (int64_t r = 0; r < rows; r += kTile)
-    for (int64_t c = 0; c < columns; ++c)
-      for (int64_t i = r; i < std::min(rows, r + kTile); ++i) out[c * rows + i] = in[i * columns + c];
+void turn_matrix(const T* in, int64_t rows, int64_t columns, int64_t begin, int64_t end, T* out) {
+  for (int64_t c = begin; c < end; ++c)
+    for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = in[r * columns + c];
 }
 
 template <class T>
@@ -185,11 +184,12 @@ void gradient_pass(const Rows& keys, const Rows& queries, const T* slope, T fact
     packing.push_back(parts_of(side.other.n, d * 16));
     products.push_back(parts_of(side.rows.n, d * side.other.n));
   }
-  for_sides(sides, packing, [&](const Side<T>& side, int64_t begin, int64_t end) {
-    k.pack_columns(side.other, begin, end, side.packed);
+  if (grad_queries != nullptr) packing.push_back(parts_of(m, n * 16));
+  for_sides(packing, [&](size_t side, int64_t begin, int64_t end) {
+    if (side == sides.size()) return turn_matrix(slope, n, m, begin, end, turned);
+    k.pack_columns(sides[side].other, begin, end, sides[side].packed);
   });
-  if (grad_queries != nullptr) turn_matrix(slope, n, m, turned);
-  for_sides(sides, products, [&](const Side<T>& side, int64_t begin, int64_t end) { side.finish(factor, begin, end); });
+  for_sides(products, [&](size_t side, int64_t begin, int64_t end) { sides[side].finish(factor, begin, end); });
 }
 
 std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, const Tensor& keys, const Tensor& queries,

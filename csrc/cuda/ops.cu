@@ -3,75 +3,29 @@
 //
 // float32, float16 and bfloat16 go through the fused product. float64, which serves gradient checks, takes unit rows,
 // the library's product, and the same sweeps.
-#include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
-
 #include <algorithm>
-#include <array>
 #include <string>
 #include <tuple>
 
-#include "cuda/launch.h"
-#include "cuda/scatter.cuh"
+#include "cuda/call.h"
 #include "cuda/topk.cuh"
-
-#if defined(__CUDACC__)
-// torch's header declares it only under USE_CUDA.
-extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
-#endif
 
 namespace surprise_hf {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-constexpr int kWarps = kThreads / kWarpSize;
 constexpr int64_t kScratchBytes = 16 << 20;  // of moment sums, and of a top-k tile
 constexpr int64_t kMaxGroups = 2048;         // of rows with their own moment sums
 
 // --- plumbing ------------------------------------------------------------------------------------------------------
 
-SHF_BODY(PrepareBody, prepare_body)
-SHF_BODY(UnitRowsBody, unit_rows_body)
 SHF_BODY(FinishBody, finish_body)
 SHF_BODY(ColumnsBody, columns_body)
 SHF_BODY(SweepBody, sweep_body)
 SHF_BODY(TopkBody, topk_body)
-SHF_BODY(CentreBody, centre_body)
 SHF_BODY(MergeScatterBody, merge_scatter_body)
 SHF_BODY(MergeMeanBody, merge_mean_body)
 
-Tensor call(const char* name, const char* overload, StableIValue* stack) {
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION));
-  return torch::stable::detail::to<Tensor>(stack[0]);
-}
-
-Tensor mm(const Tensor& a, const Tensor& b) {
-  std::array<StableIValue, 2> stack{torch::stable::detail::from(a), torch::stable::detail::from(b)};
-  return call("aten::mm", "", stack.data());
-}
-
 Tensor row_sum(const Tensor& x) { return torch::stable::sum(x, std::array<int64_t, 1>{0}, false, ScalarType::Double); }
-
-Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
-
-ScalarType result_type(const Tensor& x) {
-  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
-template <class T>
-T* data(const Tensor& x) {
-  return static_cast<T*>(x.mutable_data_ptr());
-}
-template <class T>
-const T* view(const Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
-}
 
 Output parse_output(const std::string& name) {
   if (name == "cosine") return Output::kCosine;
@@ -79,70 +33,6 @@ Output parse_output(const std::string& name) {
   if (name == "score") return Output::kScore;
   STD_TORCH_CHECK(name == "log_tail", "output must be one of cosine, z, score, log_tail, got ", name);
   return Output::kLogTail;
-}
-
-#if defined(__CUDACC__)
-#define SHF_DISPATCH_KEY CUDA
-// Makes a tensor's device current for as long as it lives, and knows the stream to launch on.
-struct Place {
-  torch::stable::accelerator::DeviceGuard guard;
-  Stream stream;
-
-  explicit Place(const Tensor& x) : guard(x.get_device_index()) {
-    void* current = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &current));
-    stream = static_cast<Stream>(current);
-  }
-};
-#else
-#define SHF_DISPATCH_KEY CPU
-struct Place {
-  Stream stream = nullptr;
-  explicit Place(const Tensor&) {}
-};
-#endif
-
-// One call: the operands made dense, on their device.
-struct Call {
-  Place place;
-  Stream stream;
-  Tensor keys, queries;
-  int64_t n, m, dim;
-  bool normalize;
-
-  Call(const Tensor& k, const Tensor& q, bool normalize)
-      : place(k),
-        stream(place.stream),
-        keys(dense(k)),
-        queries(dense(q)),
-        n(keys.size(0)),
-        m(queries.size(0)),
-        dim(keys.size(1)),
-        normalize(normalize) {
-    STD_TORCH_CHECK(keys.scalar_type() == queries.scalar_type(), "keys and queries must have one dtype");
-    STD_TORCH_CHECK(queries.size(1) == dim, "keys and queries must have one dimension");
-  }
-
-  Tensor empty(std::initializer_list<int64_t> shape, ScalarType dtype) const {
-    return torch::stable::new_empty(keys, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
-  }
-  template <class T>
-  Tensor columns() const {
-    return empty({m * static_cast<int64_t>(sizeof(Column<T>) / sizeof(T))},
-                 sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float);
-  }
-};
-
-// Calls `f` with the element type as a value: float, F16 or BF16; `g` for double.
-template <class F, class G>
-auto by_type(ScalarType type, F f, G g) {
-  switch (type) {
-    case ScalarType::Float: return f(float{});
-    case ScalarType::Half: return f(F16{});
-    case ScalarType::BFloat16: return f(BF16{});
-    default: STD_TORCH_CHECK(type == ScalarType::Double, "dtype must be float16, bfloat16, float32 or float64");
-  }
-  return g();
 }
 
 // One number per query, or a piece of an ensemble's state: float64 of `count` elements.
@@ -189,45 +79,8 @@ void score_in_place(const Call& c, const Tensor& psi, const Tensor& columns, Out
 // --- the product, float64
 // ----------------------------------------------------------------------------------------------
 
-template <class T, class C>
-void unit_rows(Stream stream, const Tensor& x, bool normalize, const Tensor& out) {
-  launch<UnitRowsBody>(ceil_div(x.size(0), kWarps), 0, stream,
-                       UnitRowsArgs<T, C>{view<T>(x), data<C>(out), x.size(0), x.size(1), normalize});
-}
-
-Tensor cosines_f64(const Call& c) {
-  Tensor keys = c.keys, queries = c.queries;
-  if (c.normalize) {
-    keys = c.empty({c.n, c.dim}, ScalarType::Double), queries = c.empty({c.m, c.dim}, ScalarType::Double);
-    unit_rows<double, double>(c.stream, c.keys, true, keys);
-    unit_rows<double, double>(c.stream, c.queries, true, queries);
-  }
-  return mm(keys, torch::stable::transpose(queries, 0, 1));
-}
-
 // --- the product, fused
 // --------------------------------------------------------------------------------------------------
-
-template <class T>
-ProductArgs<T> product_args(const Call& c) {
-  const bool aligned = c.dim * sizeof(T) % 16 == 0 && reinterpret_cast<uintptr_t>(view<T>(c.keys)) % 16 == 0 &&
-                       reinterpret_cast<uintptr_t>(view<T>(c.queries)) % 16 == 0;
-  ProductArgs<T> args{};
-  args.keys = view<T>(c.keys), args.queries = view<T>(c.queries);
-  args.n = c.n, args.m = c.m, args.dim = c.dim;
-  args.aligned = aligned, args.normalize = c.normalize, args.tiles_per_block = 1, args.output = Output::kCosine;
-  return args;
-}
-
-// Unit factors of the queries and shifts of the moment sums, (2, m).
-template <class T>
-Tensor prepare(const Call& c) {
-  Tensor both = c.empty({2, c.m}, ScalarType::Float);
-  launch<PrepareBody>(ceil_div(c.m, kWarps), 0, c.stream,
-                      PrepareArgs<T>{view<T>(c.keys), view<T>(c.queries), c.n, c.m, c.dim, c.normalize,
-                                     data<float>(both), data<float>(both) + c.m});
-  return both;
-}
 
 // Moments of every query over the keys; the cosines too where `psi` is a matrix.
 template <class T>

@@ -89,7 +89,30 @@ SHF_BLOCK void prepare_body(Block& block, const PrepareArgs<T>& args) {
   }
 }
 
-// Rows in the compute type C, of unit length where `normalize`. Rows are divided by their largest magnitude first.
+// A row's largest magnitude (1 for a zero row), and the length of the row divided by it (0 for a zero row): neither
+// overflows. Asked by a whole warp.
+struct RowSize {
+  double peak, length;
+};
+
+template <class Block, class T>
+SHF_BLOCK RowSize row_size(Block& block, const T* row, int64_t dim) {
+  const int lane = block.thread() % kWarpSize;
+  double peak = 0, square_sum = 0;
+  for (int64_t i = lane; i < dim; i += kWarpSize) {
+    const double x = fabs(static_cast<double>(widen(row[i])));
+    peak = x > peak || x != x ? x : peak;
+  }
+  peak = warp_max(block, peak);
+  if (peak == 0) peak = 1;
+  for (int64_t i = lane; i < dim; i += kWarpSize) {
+    const double x = widen(row[i]) / peak;
+    square_sum += x * x;
+  }
+  return {peak, sqrt(warp_sum(block, square_sum))};
+}
+
+// Rows in the compute type C, of unit length where `normalize`.
 template <class T, class C>
 struct UnitRowsArgs {
   const T* rows;  // (n, dim)
@@ -104,24 +127,11 @@ SHF_BLOCK void unit_rows_body(Block& block, const UnitRowsArgs<T, C>& args) {
   const int64_t r = block.index() * (block.threads() / kWarpSize) + block.thread() / kWarpSize;
   if (r >= args.n) return;
   const T* row = args.rows + r * args.dim;
-  double peak = 0, square_sum = 0;
-  if (args.normalize) {
-    for (int64_t i = lane; i < args.dim; i += kWarpSize) {
-      const double x = fabs(static_cast<double>(widen(row[i])));
-      peak = x > peak || x != x ? x : peak;
-    }
-    peak = warp_max(block, peak);
-    if (peak == 0) peak = 1;
-    for (int64_t i = lane; i < args.dim; i += kWarpSize) {
-      const double x = widen(row[i]) / peak;
-      square_sum += x * x;
-    }
-    square_sum = warp_sum(block, square_sum);
-  }
-  const double length = args.normalize && square_sum != 0 ? sqrt(square_sum) : 1;
-  if (!args.normalize) peak = 1;
+  RowSize size{1, 1};
+  if (args.normalize) size = row_size(block, row, args.dim);
+  if (size.length == 0) size.length = 1;
   for (int64_t i = lane; i < args.dim; i += kWarpSize)
-    args.out[r * args.dim + i] = static_cast<C>(widen(row[i]) / peak / length);
+    args.out[r * args.dim + i] = static_cast<C>(widen(row[i]) / size.peak / size.length);
 }
 
 }  // namespace surprise_hf

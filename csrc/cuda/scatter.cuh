@@ -7,11 +7,12 @@ namespace surprise_hf {
 
 constexpr int kTransposeTile = 32;
 
-// out[c][r] = rows[r][c] - mean[c], rows padded with zeros to `padded` so that the product reads whole chunks.
+// out[c][r] = rows[r][c] - mean[c] (just turned without `row_sum`), rows padded with zeros to `padded` so that the
+// product reads whole chunks.
 template <class T>
 struct CentreArgs {
   const T* rows;          // (n, dim)
-  const double* row_sum;  // (dim), sum of the rows
+  const double* row_sum;  // (dim), sum of the rows, or null
   int64_t n, dim, padded;
   T* out;  // (dim, padded)
 };
@@ -25,9 +26,12 @@ SHF_BLOCK void centre_body(Block& block, const CentreArgs<T>& args) {
   const int x = block.thread() % kTransposeTile, step = block.threads() / kTransposeTile;
   for (int y = block.thread() / kTransposeTile; y < kTransposeTile; y += step) {
     const int64_t r = first_row + y, c = first_col + x;
-    const bool inside = r < args.n && c < args.dim;
-    tile[y * (kTransposeTile + 1) + x] =
-        inside ? static_cast<T>(args.rows[r * args.dim + c] - args.row_sum[c] / static_cast<double>(args.n)) : T(0);
+    T value = 0;
+    if (r < args.n && c < args.dim) {
+      value = args.rows[r * args.dim + c];
+      if (args.row_sum != nullptr) value = static_cast<T>(value - args.row_sum[c] / static_cast<double>(args.n));
+    }
+    tile[y * (kTransposeTile + 1) + x] = value;
   }
   block.sync();
   for (int y = block.thread() / kTransposeTile; y < kTransposeTile; y += step) {

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "cuda/loss.cuh"
 #include "cuda/product.cuh"
 #include "cuda/scatter.cuh"
 #include "cuda/topk.cuh"
@@ -194,6 +195,35 @@ void merge_batch(const Array<float>& product, const Array<double>& row_sum, doub
 }
 
 template <class T>
+py::tuple focal(const Array<T>& cosines, const Array<bool>& positive, const Array<T>& weight, double gamma,
+                double epsilon, double delta, bool softplus, bool balanced) {
+  const int64_t n = cosines.shape(0), m = cosines.shape(1);
+  Array<T> slopes({n, m}), sums(2);
+  std::copy_n(cosines.data(), cosines.size(), slopes.mutable_data());
+  std::vector<Losses> losses(n);
+  const Focal<T> options = focal_of<T>(gamma, epsilon, delta, softplus, std::numeric_limits<T>::epsilon());
+  const FocalArgs<T> args{options,      balanced, n, m, positive.data(), weight.data(), slopes.mutable_data(),
+                          losses.data()};
+  run_blocks(ceil_div(n, kWarps), kThreads, 0, [&](FiberBlock& block) { focal_body(block, args); });
+  const LossSumArgs<T> sum{losses.data(), n, sums.mutable_data(), sums.mutable_data() + 1};
+  run_blocks(1, kThreads, kThreads * sizeof(Losses), [&](FiberBlock& block) { loss_sum_body(block, sum); });
+  return py::make_tuple(slopes, sums.at(0), sums.at(1));
+}
+
+Array<double> unit_gradient(const std::string& type, const py::array& rows, double factor,
+                            const Array<double>& gradient) {
+  const int64_t n = rows.shape(0), dim = rows.shape(1);
+  Array<double> out({n, dim});
+  std::copy_n(gradient.data(), gradient.size(), out.mutable_data());
+  by_type(type, [&](auto element) {
+    using T = decltype(element);
+    const UnitGradientArgs<T, double> args{rows_of<T>(rows), &factor, n, dim, out.mutable_data()};
+    run_blocks(ceil_div(n, kWarps), kThreads, 0, [&](FiberBlock& block) { unit_gradient_body(block, args); });
+  });
+  return out;
+}
+
+template <class T>
 py::tuple moments_of(double count, double shift, double sum, double sum_sq) {
   const Moments m = finish_moments<T>(count, shift, sum, sum_sq);
   return py::make_tuple(m.mean, m.std);
@@ -228,4 +258,7 @@ PYBIND11_MODULE(_testing, m) {
   m.def("unit_rows", &unit_rows);
   m.def("centre_f32", &centre<float>);
   m.def("merge_batch", &merge_batch);
+  m.def("focal_body_f32", &focal<float>);
+  m.def("focal_body_f64", &focal<double>);
+  m.def("unit_gradient_body", &unit_gradient);
 }

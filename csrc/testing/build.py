@@ -60,7 +60,7 @@ def build_host_op() -> Path:
     root = Path(torch.__file__).parent
     target = ["-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dsurprise_hf=surprise_hf_host"]
     include = ["-isystem", str(root / "include"), f"-I{sysconfig.get_path('include')}"]
-    sources = [CSRC / "bindings.cpp", CSRC / "cuda/ops.cu", CSRC / "cuda/product.cu"]
+    sources = [CSRC / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))]
     link = [f"-L{root / 'lib'}", "-ltorch_cpu"]
     return _compile("libhost_op.so", [*target, *include, "-x", "c++", *map(str, sources), "-x", "none", *link])
 

@@ -61,6 +61,50 @@ Array<T> tile_product(const std::string& name, const Array<T>& keys, const Array
   return out;
 }
 
+// Cosines -> slopes of the focal loss, and its two sums.
+template <class T>
+py::tuple focal(const std::string& name, const Array<T>& cosines, const Array<bool>& positive, const Array<T>& weight,
+                double gamma, double epsilon, double delta, bool softplus, bool balanced) {
+  Array<T> slopes({cosines.shape(0), cosines.shape(1)});
+  std::copy_n(cosines.data(), cosines.size(), slopes.mutable_data());
+  double loss = 0, cross_entropy = 0;
+  FocalRows<T> job{};
+  job.focal = focal_of<T>(gamma, epsilon, delta, softplus, std::numeric_limits<T>::epsilon());
+  job.balanced = balanced;
+  job.documents = job.rows = cosines.shape(0), job.m = cosines.shape(1);
+  job.positive = positive.data(), job.weight = weight.data(), job.cosines = slopes.mutable_data();
+  job.loss = &loss, job.cross_entropy = &cross_entropy;
+  table_of<T>(name).focal(job);
+  return py::make_tuple(slopes, loss, cross_entropy);
+}
+
+// matrix (n, k) times unit rows (k, d), by the columns of those rows.
+template <class T>
+Array<T> columns_product(const std::string& name, const Array<T>& matrix, const Array<T>& rows) {
+  const Kernels<T>& k = table_of<T>(name);
+  const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
+  const int64_t n = matrix.shape(0), depth = matrix.shape(1), d = rows.shape(1);
+  std::vector<T> packed(std::max(k.padded(d) * depth, d * k.padded(depth)), std::numeric_limits<T>::quiet_NaN());
+  k.pack_columns({rows.data(), dtype, depth, d, d, true}, 0, depth, packed.data());
+  Array<T> out({n, d});
+  Product<T> job{{matrix.data(), dtype, n, depth, depth, false}, packed.data(), d, Epilogue::kCosines, true};
+  job.out = out.mutable_data();
+  job.out_stride = d;
+  job.whole_rows = true;
+  k.product(job, 0, n);
+  return out;
+}
+
+template <class T>
+Array<T> unit_gradient(const std::string& name, const Array<T>& rows, T factor, const Array<T>& gradient) {
+  const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
+  const int64_t n = rows.shape(0), d = rows.shape(1);
+  Array<T> out({n, d});
+  std::copy_n(gradient.data(), gradient.size(), out.mutable_data());
+  table_of<T>(name).unit_gradient({rows.data(), dtype, n, d, d, true}, 0, n, factor, out.mutable_data());
+  return out;
+}
+
 }  // namespace
 
 void bind_cpu_kernels(py::module_& m) {
@@ -73,4 +117,10 @@ void bind_cpu_kernels(py::module_& m) {
   m.def("normal_cdf_vector_f64", &normal_cdf_vector<double>);
   m.def("tile_product_f32", &tile_product<float>);
   m.def("tile_product_f64", &tile_product<double>);
+  m.def("focal_f32", &focal<float>);
+  m.def("focal_f64", &focal<double>);
+  m.def("columns_product_f32", &columns_product<float>);
+  m.def("columns_product_f64", &columns_product<double>);
+  m.def("unit_gradient_f32", &unit_gradient<float>);
+  m.def("unit_gradient_f64", &unit_gradient<double>);
 }

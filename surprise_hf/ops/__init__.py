@@ -25,6 +25,7 @@ from torch import Tensor
 
 from . import _loader
 from . import _reference as ref
+from ._autograd import FocalLoss
 from ._loader import OPS, build_info
 from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, sigma_floor, unit_rows
 
@@ -285,15 +286,16 @@ def weighted_focal_loss(
     """
     _check_rows("keys", keys)
     _check_rows("queries", queries)
-    if keys.shape[1] != queries.shape[1]:
-        raise ValueError(f"keys have {keys.shape[1]} dimensions but queries have {queries.shape[1]}")
+    (n, d), (m, other) = keys.shape, queries.shape
+    if d != other:
+        raise ValueError(f"keys have {d} dimensions but queries have {other}")
     if positive.dtype != torch.bool:
         raise TypeError(f"positive must be boolean, got {positive.dtype}")
-    if positive.shape != (len(keys), len(queries)):
-        raise ValueError(f"positive must have shape {(len(keys), len(queries))}, got {tuple(positive.shape)}")
+    if positive.shape != (n, m):
+        raise ValueError(f"positive must have shape {(n, m)}, got {tuple(positive.shape)}")
     if weight is not None:
-        if weight.shape != (len(keys),):
-            raise ValueError(f"weight must have shape ({len(keys)},), one for each document, got {tuple(weight.shape)}")
+        if weight.shape != (n,):
+            raise ValueError(f"weight must have shape ({n},), one for each document, got {tuple(weight.shape)}")
         weight = weight.detach().to(compute_dtype(torch.promote_types(keys.dtype, queries.dtype)))
     for name, x in (("queries", queries), ("positive", positive), ("weight", weight)):
         if x is not None and x.device != keys.device:
@@ -302,16 +304,15 @@ def weighted_focal_loss(
         raise ValueError(f"probability must be one of {PROBABILITIES}, got {probability!r}")
     if not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
         raise ValueError(f"gamma >= 0, 0 <= epsilon <= 1, 0 < delta < 1 must hold: {gamma=}, {epsilon=}, {delta=}")
-    # the op's reference has its gradient written out; this one is differentiated by autograd, as often as wanted
-    loss = ref.focal_loss if impl == "reference" else _backend("weighted_focal_loss", impl)
-    return loss(
-        keys,
-        queries,
-        positive,
-        weight,
-        gamma=gamma,
-        epsilon=epsilon,
-        probability=probability,
-        delta=delta,
-        balanced=balanced,
-    )[:2]
+    options: dict[str, Any] = {
+        "gamma": gamma,
+        "epsilon": epsilon,
+        "probability": probability,
+        "delta": delta,
+        "balanced": balanced,
+    }
+    if impl == "reference":  # the op's own reference has its gradient written out; autograd differentiates this one
+        return ref.focal_loss(keys, queries, positive, weight, **options)
+    if impl != "auto" or torch.compiler.is_compiling():
+        return _backend("weighted_focal_loss", impl)(keys, queries, positive, weight, **options)[:2]
+    return FocalLoss.apply(OPS, options, keys, queries, positive, weight)[:2]

@@ -219,37 +219,60 @@ def _focal_fake(
     return tuple(keys.new_empty(shape, dtype=dtype) for shape in ((), (), (keys.shape[0], queries.shape[0])))
 
 
-def _focal_setup(ctx, inputs, keyword_only_inputs, output):
+def _focal_keep(ctx, keys, queries, output):
     _, cross_entropy, slope = output
     ctx.mark_non_differentiable(cross_entropy, slope)
-    ctx.save_for_backward(inputs[0], inputs[1], slope)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(keys, queries, slope)
 
 
-def _focal_backward_by(op):
-    """The backward that calls `op`, this namespace's weighted_focal_loss_backward."""
+def _focal_setup(ctx, inputs, keyword_only_inputs, output):
+    _focal_keep(ctx, inputs[0], inputs[1], output)
 
-    class Once(torch.autograd.Function):
-        """The gradient under create_graph=True: usable, but not differentiable itself."""
 
-        @staticmethod
-        def forward(ctx, options, *tensors):  # noqa: ARG004
-            return op(*tensors, **options)
+class _FocalGradient(torch.autograd.Function):
+    """The gradient under create_graph=True: usable, but not differentiable itself."""
 
-        @staticmethod
-        def backward(ctx, *_):  # noqa: ARG004
-            raise RuntimeError(
-                "the gradient of weighted_focal_loss has no gradient of its own; for second derivatives call it with"
-                " impl='reference'"
-            )
+    @staticmethod
+    def forward(ctx, backward, options, *tensors):  # noqa: ARG004
+        return backward(*tensors, **options)
 
+    @staticmethod
+    def backward(ctx, *_):  # noqa: ARG004
+        raise RuntimeError(
+            "the gradient of weighted_focal_loss has no gradient of its own; for second derivatives call it with"
+            " impl='reference'"
+        )
+
+
+def _focal_gradients(backward, ctx, grad, need):
+    """Gradients of keys and queries by `backward`, the namespace's op, where needed."""
+    if grad is None:
+        return None, None
+    options = {"need_keys": need[0], "need_queries": need[1]}
+    tensors = (grad, *ctx.saved_tensors)
+    once = torch.is_grad_enabled()
+    grads = _FocalGradient.apply(backward, options, *tensors) if once else backward(*tensors, **options)
+    return tuple(g if needed else None for g, needed in zip(grads, need, strict=True))
+
+
+class FocalLoss(torch.autograd.Function):
+    """The op with its gradient, as registered below, but without the dispatcher's way through Python.
+
+    Half the time where documents and labels are few. torch.compile takes the op itself.
+    """
+
+    @staticmethod
+    def forward(ctx, ops, options, keys, queries, positive, weight):
+        ctx.ops = ops
+        output = ops.weighted_focal_loss(keys, queries, positive, weight, **options)
+        _focal_keep(ctx, keys, queries, output)
+        return output
+
+    @staticmethod
     def backward(ctx, grad, *_):
-        need_keys, need_queries = ctx.needs_input_grad[:2]
-        options = {"need_keys": need_keys, "need_queries": need_queries}
-        tensors = (grad, *ctx.saved_tensors)
-        grads = Once.apply(options, *tensors) if torch.is_grad_enabled() else op(*tensors, **options)
-        return grads[0] if need_keys else None, grads[1] if need_queries else None, None, None
-
-    return backward
+        gradients = _focal_gradients(ctx.ops.weighted_focal_loss_backward, ctx, grad, ctx.needs_input_grad[2:4])
+        return None, None, *gradients, None, None
 
 
 def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_queries=True):
@@ -262,7 +285,12 @@ def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_que
 def register(namespace: str) -> None:
     """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`."""
     library = torch.library
-    focal_backward = _focal_backward_by(getattr(torch.ops, namespace).weighted_focal_loss_backward)
+    ops = getattr(torch.ops, namespace)
+
+    def focal_backward(ctx, grad, *_):
+        need = ctx.needs_input_grad[:2]
+        return *_focal_gradients(ops.weighted_focal_loss_backward, ctx, grad, need), None, None
+
     for name, fake, backward, setup in (
         ("cosine_surprise", _cosine_surprise_fake, _cosine_surprise_backward, _cosine_surprise_setup),
         ("cosine_moments", _cosine_moments_fake, _cosine_moments_backward, _cosine_moments_setup),

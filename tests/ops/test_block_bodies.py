@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from .focal import case, focal
+
 TYPES = ("float32", "float16", "bfloat16")
 # widths of every product shape, tails of rows, columns and chunks, several row tiles
 SHAPES = [(1, 1, 1), (3, 2, 5), (17, 8, 64), (130, 9, 36), (129, 31, 200), (20, 50, 72), (140, 77, 33), (300, 130, 40)]
@@ -183,6 +185,40 @@ def test_centring_and_merging_a_batch(bodies, n, d):
     assert count == 12 + n
     np.testing.assert_allclose(mean, both.mean(0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(scatter, (both - both.mean(0)).T @ (both - both.mean(0)), rtol=1e-4, atol=1e-4)
+
+
+# --- the focal loss -------------------------------------------------------------------------------------------------
+
+
+@given(
+    n=st.integers(1, 70),
+    m=st.integers(1, 70),
+    gamma=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    softplus=st.booleans(),
+    balanced=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_focal_slopes_and_sums(bodies, n, m, gamma, softplus, balanced):
+    for body, dtype, eps in ((bodies.focal_body_f32, np.float32, 3e-7), (bodies.focal_body_f64, np.float64, 1e-15)):
+        cosines, positive, weight = case(n, m, n * m, dtype)
+        cosines = cosines if softplus else np.abs(cosines) + dtype(0.02)
+        options = (gamma, 0.05, 1e-10, softplus, balanced)
+        got = body(cosines, positive, weight, *options)
+        want = focal(cosines.astype(np.float64), positive, weight.astype(np.float64), *options)
+        np.testing.assert_allclose(got[0], want[0], rtol=40 * eps, atol=40 * eps * np.abs(want[0]).max())
+        np.testing.assert_allclose(got[1:], want[1:], rtol=10 * eps)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gradient_through_the_length_of_a_row(bodies, dtype):
+    x = rows(9, 37, 3) * np.array([1, 1e-3, 1e3, 1, 1, 1, 1, 1, 1])[:, None]
+    x[4] = 0
+    bits, exact = encode(x, dtype)
+    gradient = np.random.default_rng(0).standard_normal(x.shape)
+    length = np.linalg.norm(exact, axis=1, keepdims=True)
+    unit = exact / np.where(length == 0, 1, length)
+    want = 3 * (gradient - unit * (gradient * unit).sum(1, keepdims=True)) / np.where(length == 0, np.inf, length)
+    np.testing.assert_allclose(bodies.unit_gradient_body(dtype, bits, 3.0, gradient), want, rtol=1e-12, atol=1e-15)
 
 
 # --- the formula ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from .focal import case, focal
+
 TYPES = {"f32": (np.float32, 3e-7), "f64": (np.float64, 1e-15)}
 EXAMPLES = settings(max_examples=60, deadline=None)
 
@@ -60,9 +62,67 @@ def test_tile_product(bodies, type_name, n, m, d, normalize, seed, data):
     if normalize:
         k, q = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (k, q))
     want = k @ q.T
-    scale = 1.0 if normalize else d
+    scale = 1.0 if normalize else np.linalg.norm(k, axis=1).max() * np.linalg.norm(q, axis=1).max()
     for features in bodies.cpu_sets():
         got = getattr(bodies, f"tile_product_{type_name}")(features, keys, queries, begin, end, normalize)
         np.testing.assert_allclose(got[begin:end], want[begin:end], rtol=0, atol=4 * eps * scale)
         assert np.isnan(got[:begin]).all()
         assert np.isnan(got[end:]).all()
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+@given(
+    n=st.integers(1, 20),
+    m=st.integers(1, 70),
+    gamma=st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.7]),
+    epsilon=st.floats(0, 1),
+    softplus=st.booleans(),
+    balanced=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+@EXAMPLES
+def test_focal_rows(bodies, type_name, n, m, gamma, epsilon, softplus, balanced, seed):
+    dtype, eps = TYPES[type_name]
+    cosines, positive, weight = case(n, m, seed, dtype)
+    cosines = cosines if softplus else np.abs(cosines) + dtype(0.02)
+    options = (gamma, epsilon, 1e-10, softplus, balanced)
+    want = focal(cosines.astype(np.float64), positive, weight.astype(np.float64), *options)
+    for features in bodies.cpu_sets():
+        got = getattr(bodies, f"focal_{type_name}")(features, cosines, positive, weight, *options)
+        # terms of both signs meet in a slope: it is as exact as the largest of them
+        np.testing.assert_allclose(got[0], want[0], rtol=40 * eps, atol=40 * eps * np.abs(want[0]).max())
+        np.testing.assert_allclose(got[1:], want[1:], rtol=10 * eps)
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+@given(n=st.integers(1, 40), depth=st.integers(1, 300), d=st.integers(1, 120), seed=st.integers(0, 2**32 - 1))
+@EXAMPLES
+def test_product_by_the_columns_of_unit_rows(bodies, type_name, n, depth, d, seed):
+    dtype, eps = TYPES[type_name]
+    random = np.random.default_rng(seed)
+    matrix, rows = random.standard_normal((n, depth)).astype(dtype), random.standard_normal((depth, d)).astype(dtype)
+    wide = rows.astype(np.float64)
+    want = matrix.astype(np.float64) @ (wide / np.linalg.norm(wide, axis=1, keepdims=True))
+    for features in bodies.cpu_sets():
+        got = getattr(bodies, f"columns_product_{type_name}")(features, matrix, rows)
+        np.testing.assert_allclose(got, want, rtol=0, atol=4 * eps * depth**0.5 * np.abs(matrix).max())
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+@given(n=st.integers(1, 6), d=st.integers(1, 90), scale=st.sampled_from([1e-30, 1.0, 1e30]), seed=st.integers(0, 99))
+@EXAMPLES
+def test_gradient_through_the_length_of_a_row(bodies, type_name, n, d, scale, seed):
+    dtype, eps = TYPES[type_name]
+    random = np.random.default_rng(seed)
+    rows, gradient = (
+        (scale * random.standard_normal((n, d))).astype(dtype),
+        random.standard_normal((n, d)).astype(dtype),
+    )
+    rows[0] = 0
+    wide, g = rows.astype(np.float64), gradient.astype(np.float64)
+    length = np.linalg.norm(wide, axis=1, keepdims=True)
+    unit = wide / np.where(length == 0, 1, length)
+    want = 2 * (g - unit * (g * unit).sum(1, keepdims=True)) * (length > 0)
+    for features in bodies.cpu_sets():
+        got = getattr(bodies, f"unit_gradient_{type_name}")(features, rows, 2.0, gradient) * length
+        np.testing.assert_allclose(got, want, rtol=0, atol=20 * eps * np.linalg.norm(g, axis=1).max())

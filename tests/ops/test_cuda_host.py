@@ -184,3 +184,62 @@ def test_moment_sums_over_several_tiles_of_one_block(op):
     want_mean, want_std = ops.cosine_moments(exact(keys), exact(queries), impl="reference")
     torch.testing.assert_close(mean, want_mean, rtol=0, atol=1e-7)
     torch.testing.assert_close(std, want_std, rtol=0, atol=1e-7)
+
+
+# --- the focal loss -------------------------------------------------------------------------------------------------
+
+
+def targets(n, m):
+    return torch.rand(n, m, generator=torch.Generator().manual_seed(3)) < 0.2
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] != 1], ids=str)  # one column: cosines of 1, p at its end
+def test_focal_loss_and_its_gradient(op, shape, dtype):
+    n, m, d = shape
+    keys, queries, positive = rows(n, d, dtype, 1), rows(m, d, dtype, 2), targets(n, m)
+    weight = torch.rand(n, generator=torch.Generator().manual_seed(4))
+    weight = weight.double() if dtype == torch.float64 else weight
+    for options in ({}, {"gamma": 2.0, "balanced": False}):
+        wide = [x.double().requires_grad_() for x in (keys, queries)]
+        want = ops.weighted_focal_loss(*wide, positive, weight=weight, impl="reference", **options)
+        loss, cross_entropy, slope = op.weighted_focal_loss(keys, queries, positive, weight, **options)
+        tolerance = {torch.float64: 1e-12, torch.float32: 5e-6}.get(dtype, 5e-5)  # 1 / (1 - p) at cosines near 0.9
+        assert loss.item() == pytest.approx(want[0].item(), rel=tolerance)
+        assert cross_entropy.item() == pytest.approx(want[1].item(), rel=tolerance)
+        grad = torch.tensor(2.0, dtype=slope.dtype)
+        exact_grads = torch.autograd.grad(2 * want[0], wide)
+        got = op.weighted_focal_loss_backward(grad, keys, queries, slope)
+        for found, wanted, source in zip(got, exact_grads, (keys, queries), strict=True):
+            assert (found.dtype, found.shape) == (dtype, source.shape)
+            # in the measure of a unit row: lengths differ
+            x, y = (g.double() * source.double().norm(dim=1, keepdim=True) for g in (found, wanted))
+            assert not x.isnan().any()
+            if x.numel():
+                noise = 20 * tolerance + (0 if dtype == torch.float64 else torch.finfo(dtype).eps)
+                assert (x - y).abs().max() <= noise * y.abs().max() + (1e-6 if dtype == torch.float16 else 0)
+
+
+def test_focal_gradient_of_one_side_and_of_mixed_dtypes(op):
+    keys, queries, positive = rows(9, 24, torch.bfloat16, 1), rows(5, 24, torch.float32, 2), targets(9, 5)
+    loss, _, slope = op.weighted_focal_loss(keys, queries, positive)
+    grad = torch.ones(())
+    both = op.weighted_focal_loss_backward(grad, keys, queries, slope)
+    assert [x.dtype for x in both] == [torch.bfloat16, torch.float32]
+    keys_only = op.weighted_focal_loss_backward(grad, keys, queries, slope, need_queries=False)
+    queries_only = op.weighted_focal_loss_backward(grad, keys, queries, slope, need_keys=False)
+    assert torch.equal(keys_only[0], both[0])
+    assert torch.equal(queries_only[1], both[1])
+    assert (keys_only[1].shape, queries_only[0].shape) == ((0, 24), (0, 24))
+    torch.testing.assert_close(loss, ops.weighted_focal_loss(keys, queries, positive)[0], rtol=5e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("probability", ops.PROBABILITIES)
+def test_focal_loss_is_finite_at_the_edges(op, probability, dtype):
+    queries = torch.eye(4, dtype=dtype)
+    keys = torch.cat([queries, -queries, queries[:1] * 0])
+    for positive in (torch.ones(9, 4, dtype=torch.bool), torch.zeros(9, 4, dtype=torch.bool)):
+        loss, cross_entropy, slope = op.weighted_focal_loss(keys, queries, positive, probability=probability)
+        grads = op.weighted_focal_loss_backward(torch.ones((), dtype=slope.dtype), keys, queries, slope)
+        assert all(x.isfinite().all() for x in (loss, cross_entropy, slope, *grads))

@@ -1,0 +1,94 @@
+"""Times forward and backward of the weighted focal loss: the op against the formula as people write it.
+
+    python benchmarks/bench_loss.py [--quick] [--threads N] [--out FILE.csv]
+
+One process, all sides interleaved round by round, median and the middle half of the rounds in microseconds. `plain` is
+the formula in plain torch under autograd (its mean over all pairs, nothing clamped that need not be), `definition` is
+`impl="reference"`, `plain mean` the op without balancing; `products` are the three bare matrix products alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bench_op import machine, measure
+
+from surprise_hf.ops import weighted_focal_loss
+
+
+def plain(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+    """The formula as written: softplus, gamma = 1, epsilon = 0.05."""
+    cos = torch.nn.functional.normalize(keys, dim=1) @ torch.nn.functional.normalize(queries, dim=1).T
+    p = (torch.nn.functional.softplus(20 * cos) / 20).clamp(max=1 - 1e-6)
+    i = torch.where(positive, 1.0, 0.05)
+    return (-i * (1 - p) * p.log() - (1 - i) * p * torch.log1p(-p)).mean()
+
+
+def sides_of(rows: int, m: int, d: int) -> dict[str, Callable[[], object]]:
+    draw = torch.Generator().manual_seed(0)
+    keys, queries = (torch.randn(n, d, generator=draw).requires_grad_() for n in (rows, m))
+    positive = torch.eye(m, dtype=torch.bool)[torch.randint(m, (rows,), generator=draw)]
+    slope = torch.randn(rows, m, generator=draw)
+
+    def step(loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            keys.grad = queries.grad = None
+            loss().backward()
+
+        return run
+
+    return {
+        "plain": step(lambda: plain(keys, queries, positive)),
+        "definition": step(lambda: weighted_focal_loss(keys, queries, positive, impl="reference")[0]),
+        "op": step(lambda: weighted_focal_loss(keys, queries, positive)[0]),
+        "plain mean": step(lambda: weighted_focal_loss(keys, queries, positive, balanced=False)[0]),
+        "products": lambda: (
+            keys.detach() @ queries.detach().T,
+            slope @ queries.detach(),
+            slope.T @ keys.detach(),
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300, help="timed rounds of each shape")
+    parser.add_argument("--quick", action="store_true", help="one shape: 64 documents, 150 labels, 768 columns")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench_loss.csv"), help="CSV, one row a side, appended")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    where = machine()
+    print("load", os.getloadavg(), where, file=sys.stderr)
+    shapes = [(64, 150, 768)] if options.quick else list(itertools.product((16, 64, 256), (4, 14, 150), (384, 768)))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not options.out.exists()
+    with options.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [*where, "shape", "side", "median_us", "low_us", "high_us"])
+        if fresh:
+            writer.writeheader()
+        for rows, m, d in shapes:
+            shape = f"{rows} x {m}, d = {d}"
+            micros = {side: [1e3 * x for x in t] for side, t in measure(sides_of(rows, m, d), options.rounds).items()}
+            for side, (median, low, high) in micros.items():
+                times = {"median_us": f"{median:.0f}", "low_us": f"{low:.0f}", "high_us": f"{high:.0f}"}
+                writer.writerow({**where, "shape": shape, "side": side, **times})
+            text = ", ".join(
+                f"{side} {median:.0f} ({low:.0f}-{high:.0f})" for side, (median, low, high) in micros.items()
+            )
+            ratio = micros["plain"][0] / micros["op"][0]
+            print(
+                f"{shape}: {text} us; plain/op {ratio:.2f}, definition/op {micros['definition'][0] / micros['op'][0]:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
