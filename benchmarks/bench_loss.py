@@ -84,10 +84,8 @@ def main() -> None:
             text = ", ".join(
                 f"{side} {median:.0f} ({low:.0f}-{high:.0f})" for side, (median, low, high) in micros.items()
             )
-            ratio = micros["plain"][0] / micros["op"][0]
-            print(
-                f"{shape}: {text} us; plain/op {ratio:.2f}, definition/op {micros['definition'][0] / micros['op'][0]:.2f}"
-            )
+            by_op = {side: micros[side][0] / micros["op"][0] for side in ("plain", "definition")}
+            print(f"{shape}: {text} us; " + ", ".join(f"{side}/op {ratio:.2f}" for side, ratio in by_op.items()))
 
 
 if __name__ == "__main__":
