@@ -6,7 +6,6 @@ Zero-shot methods see the documents and the label names. With `shots` some docum
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,12 +125,15 @@ def predictions(
     started = time.perf_counter()
     mixed = mix_labels(queries, documents[given], positive[given], emb.mean(dim=0))
     yield "examples", ranked(mixed, **METHODS["refined"]), time.perf_counter() - started
-    if importlib.util.find_spec("setfit") is not None:
-        started = time.perf_counter()
-        right = positive.to(torch.int64).argmax(dim=1).tolist()
-        train = [(texts[i], right[i]) for i in given.tolist()]
-        found = _setfit(model, train, [texts[i] for i in tested.tolist()], seed)
-        yield "SetFit", found.unsqueeze(1), time.perf_counter() - started
+    try:
+        import setfit  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return
+    started = time.perf_counter()
+    right = positive.to(torch.int64).argmax(dim=1).tolist()
+    train = [(texts[i], right[i]) for i in given.tolist()]
+    found = _setfit(setfit, model, train, [texts[i] for i in tested.tolist()], seed)
+    yield "SetFit", found.unsqueeze(1), time.perf_counter() - started
 
 
 def split(positive: Tensor, shots: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -156,19 +158,18 @@ def split(positive: Tensor, shots: int, seed: int) -> tuple[Tensor, Tensor]:
     return given, mask.nonzero().flatten()
 
 
-def _setfit(model: SurpriseModel, train: list[tuple[str, int]], texts: list[str], seed: int) -> Tensor:
+def _setfit(setfit: Any, model: SurpriseModel, train: list[tuple[str, int]], texts: list[str], seed: int) -> Tensor:
     """(n,) labels by SetFit with its default arguments, on a copy of the encoder."""
     import copy
     import tempfile
 
     from datasets import Dataset
-    from setfit import SetFitModel, Trainer, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
 
     with tempfile.TemporaryDirectory(prefix="surprise-hf-") as folder:
-        learner = SetFitModel(model_body=copy.deepcopy(model), model_head=_logistic())
-        arguments = TrainingArguments(output_dir=folder, seed=seed, report_to="none", save_strategy="no")
+        learner = setfit.SetFitModel(model_body=copy.deepcopy(model), model_head=_logistic())
+        arguments = setfit.TrainingArguments(output_dir=folder, seed=seed, report_to="none", save_strategy="no")
         columns = {"text": [text for text, _ in train], "label": [label for _, label in train]}
-        Trainer(model=learner, args=arguments, train_dataset=Dataset.from_dict(columns)).train()
+        setfit.Trainer(model=learner, args=arguments, train_dataset=Dataset.from_dict(columns)).train()
         return torch.as_tensor(learner.predict(texts, as_numpy=True)).to(torch.int64)
 
 
