@@ -1,8 +1,10 @@
 """Times forward and backward of the weighted focal loss: the op against the formula as people write it.
 
-    python benchmarks/bench_loss.py [--quick] [--threads N] [--out FILE.csv]
+    python benchmarks/bench_loss.py [--quick] [--calls N] [--threads N] [--out FILE.csv]
 
-One process, all sides interleaved round by round, median and the middle half of the rounds in microseconds. `plain` is
+One process, all sides interleaved round by round, median and the middle half of the rounds in microseconds a call. With
+`--calls 1` each call finds the caches full of the other sides' data, as a training step does after its encoder; with 20
+the calls of a side follow each other. `plain` is
 the formula in plain torch under autograd (its mean over all pairs, nothing clamped that need not be), `definition` is
 `impl="reference"`, `plain mean` the op without balancing; `products` are the three bare matrix products alone.
 """
@@ -31,7 +33,7 @@ def plain(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> 
     return (-i * (1 - p) * p.log() - (1 - i) * p * torch.log1p(-p)).mean()
 
 
-def sides_of(rows: int, m: int, d: int) -> dict[str, Callable[[], object]]:
+def sides_of(rows: int, m: int, d: int, calls: int) -> dict[str, Callable[[], object]]:
     draw = torch.Generator().manual_seed(0)
     keys, queries = (torch.randn(n, d, generator=draw).requires_grad_() for n in (rows, m))
     positive = torch.eye(m, dtype=torch.bool)[torch.randint(m, (rows,), generator=draw)]
@@ -44,7 +46,14 @@ def sides_of(rows: int, m: int, d: int) -> dict[str, Callable[[], object]]:
 
         return run
 
-    return {
+    def repeat(call: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(calls):
+                call()
+
+        return run
+
+    sides: dict[str, Callable[[], object]] = {
         "plain": step(lambda: plain(keys, queries, positive)),
         "definition": step(lambda: weighted_focal_loss(keys, queries, positive, impl="reference")[0]),
         "op": step(lambda: weighted_focal_loss(keys, queries, positive)[0]),
@@ -55,11 +64,13 @@ def sides_of(rows: int, m: int, d: int) -> dict[str, Callable[[], object]]:
             slope.T @ keys.detach(),
         ),
     }
+    return {name: repeat(call) for name, call in sides.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="timed rounds of each shape")
+    parser.add_argument("--calls", type=int, default=1, help="calls of a side in a row")
     parser.add_argument("--quick", action="store_true", help="one shape: 64 documents, 150 labels, 768 columns")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own)")
     parser.add_argument("--out", type=Path, default=Path("out/bench_loss.csv"), help="CSV, one row a side, appended")
@@ -72,15 +83,16 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     fresh = not options.out.exists()
     with options.out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [*where, "shape", "side", "median_us", "low_us", "high_us"])
+        writer = csv.DictWriter(file, [*where, "shape", "calls", "side", "median_us", "low_us", "high_us"])
         if fresh:
             writer.writeheader()
         for rows, m, d in shapes:
             shape = f"{rows} x {m}, d = {d}"
-            micros = {side: [1e3 * x for x in t] for side, t in measure(sides_of(rows, m, d), options.rounds).items()}
+            result = measure(sides_of(rows, m, d, options.calls), options.rounds)
+            micros = {side: [1e3 * x / options.calls for x in times] for side, times in result.items()}
             for side, (median, low, high) in micros.items():
                 times = {"median_us": f"{median:.0f}", "low_us": f"{low:.0f}", "high_us": f"{high:.0f}"}
-                writer.writerow({**where, "shape": shape, "side": side, **times})
+                writer.writerow({**where, "shape": shape, "calls": options.calls, "side": side, **times})
             text = ", ".join(
                 f"{side} {median:.0f} ({low:.0f}-{high:.0f})" for side, (median, low, high) in micros.items()
             )

@@ -44,6 +44,7 @@ SHF_HD Shares shares_of(int64_t rows, int64_t labels, int64_t right, bool balanc
 
 template <>
 struct Lane<double> {
+  SHF_HD static double inverse(double x) { return 1 / x; }
   SHF_HD static double select(bool m, double a, double b) { return m ? a : b; }
 };
 
@@ -97,7 +98,7 @@ SHF_HD FocalPair<V> focal_pair(V cos, M positive, const Focal<T>& o) {
   if (o.softplus) {
     const V x = cos * T(kSharpness);
     const V e = exp_negative(L::select(x < zero, zero - x, x));
-    const V u = one + e, inverse = one / u;
+    const V u = one + e, inverse = L::inverse(u);
     const V log1p_e = log_of(u) + (e - (u - one)) * inverse;  // to the last digits of a small e
     p = (L::select(x < zero, zero, x) + log1p_e) * T(1 / kSharpness);
     dp = L::select(x < zero, e * inverse, inverse);
@@ -107,7 +108,7 @@ SHF_HD FocalPair<V> focal_pair(V cos, M positive, const Focal<T>& o) {
   }
   p = L::select(p < zero + o.low, zero + o.low, p);
   p = L::select(p > zero + o.high, zero + o.high, p);
-  const V left = one - p, inverse_left = one / left, dlog = dp / p;
+  const V left = one - p, inverse_left = L::inverse(left), dlog = dp * L::inverse(p);
   const V log_p = log_of(p), log_left = log_of(left) + ((one - left) - p) * inverse_left;
   const V i = L::select(positive, one, zero + o.epsilon);
   const V right = zero - i * log_p, wrong = (i - one) * log_left;

@@ -138,21 +138,20 @@ struct Side {
   }
 };
 
-// Calls f(side, begin, end) for the parts of all sides in one parallel region.
+// Calls f(side, begin, end) for the parts of all sides in one parallel region. A share of the work holds as much of
+// each side, so that threads that take equal numbers of shares have equal work.
 template <class F>
 void for_sides(const std::vector<Parts>& sides, const F& f) {
-  int64_t total = 0;
-  for (const Parts& parts : sides) total += parts.count;
+  int64_t shares = 1;
+  for (const Parts& parts : sides) shares = std::max(shares, parts.count);
   const auto run = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t part = i;
-      size_t side = 0;
-      while (part >= sides[side].count) part -= sides[side++].count;
-      f(side, sides[side].begin(part), sides[side].begin(part + 1));
+    for (size_t side = 0; side < sides.size(); ++side) {
+      const Parts parts{sides[side].rows, shares};
+      if (parts.begin(begin) < parts.begin(end)) f(side, parts.begin(begin), parts.begin(end));
     }
   };
-  if (total == static_cast<int64_t>(sides.size())) return run(0, total);  // little work
-  torch::stable::parallel_for(0, total, 1, run);
+  if (shares == 1) return run(0, 1);
+  torch::stable::parallel_for(0, shares, 1, run);
 }
 
 // Rows [begin, end) of the turned matrix.
