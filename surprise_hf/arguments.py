@@ -136,12 +136,6 @@ def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
     return as_labels(given_labels(args)) if args.labels or args.labels_file else None
 
 
-def check_column(rows: Any, path: str, column: str) -> None:
-    """Refuse a table that lacks a column."""
-    if column not in rows.column_names:
-        raise ValueError(f"{path} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
-
-
 def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
     """The model as a pipeline, with its prompt, progress bars as the terminal wants them."""
     from transformers.utils import logging

@@ -14,7 +14,6 @@ from .arguments import (
     add_input,
     add_label_column,
     add_model,
-    check_column,
     check_folder,
     input_format,
     labels_or_none,
@@ -67,7 +66,7 @@ def compare(args: argparse.Namespace) -> None:
     from .inputs import check_template, is_blank
 
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
-        check_column(source.rows, args.input, args.label_column)
+        tables.check_column(source.rows, args.input, args.label_column)
         texts, column = source.rows[args.text_column], source.rows[args.label_column]
         kept = [i for i, text in enumerate(texts) if not is_blank(text)]
         texts, column = [texts[i] for i in kept], [column[i] for i in kept]

@@ -17,7 +17,6 @@ from .arguments import (
     add_input,
     add_label_column,
     add_model,
-    check_column,
     input_format,
     labels_or_none,
     load_pipeline,
@@ -101,7 +100,7 @@ def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None
         raise UsageError(f"the format of {path} is unknown: name it .csv, .tsv, .jsonl or .parquet")
     rows = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True)).rows
     if labelled:
-        check_column(rows, path, args.label_column)
+        tables.check_column(rows, path, args.label_column)
     return rows
 
 

@@ -123,9 +123,14 @@ def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[s
     }
 
 
-def _check_text(rows: Dataset, name: str, column: str) -> None:
+def check_column(rows: Dataset, name: str, column: str) -> None:
+    """Refuse a table, called `name`, that lacks a column."""
     if column not in rows.column_names:
         raise ValueError(f"{name} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
+
+
+def _check_text(rows: Dataset, name: str, column: str) -> None:
+    check_column(rows, name, column)
     kind = getattr(rows.features[column], "dtype", None)
     if kind not in ("string", "large_string", "null"):
         raise ValueError(f"column {column!r} of {name} does not hold text, but {kind or rows.features[column]}")
