@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_every_part_is_a_script_that_takes_its_arguments(
         seen.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(run_all.subprocess, "run", started)
+    monkeypatch.setattr(run_all, "subprocess", SimpleNamespace(run=started))
     given = ["--data", tmp_path, "--model", "a=b", "--model", "c=d,query:_", "--limit", 7, "--runs", 3]
     assert call(run_all, monkeypatch, *given, "--out", tmp_path / "out", "--add", "clustering=--titles 5") == 0
     assert [Path(command[1]).stem for command in seen] == list(run_all.PARTS)
@@ -53,6 +54,34 @@ def test_every_part_is_a_script_that_takes_its_arguments(
     assert parsed["clustering"].titles == 5
     with pytest.raises(SystemExit):
         call(run_all, monkeypatch, "--data", tmp_path, "--only", "words,verbs")
+
+
+def few_shot_call(run_all: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> argparse.Namespace:
+    """What few_shot.py makes of its call by run_all.py."""
+    seen: list[list[str]] = []
+
+    def started(command: list[str], check: bool) -> subprocess.CompletedProcess:
+        assert not check
+        seen.append(command[2:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(run_all, "subprocess", SimpleNamespace(run=started))
+    call(run_all, monkeypatch, "--only", "few_shot", *arguments)
+    (few_shot,) = scripts(monkeypatch, "few_shot")
+    return few_shot.few_shot_arguments(None, "", few_shot.RUNS, few_shot.KS).parse_args(seen[0])
+
+
+def test_a_limit_makes_a_trial(run_all: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*more: object) -> tuple[object, ...]:
+        options = few_shot_call(run_all, monkeypatch, "--data", tmp_path, "--out", tmp_path / "out", *more)
+        return options.k, options.runs, options.max_length, options.limit
+
+    whole = "3,6,9,12,15,18,21"
+    assert asked() == (whole, 10, None, None)
+    assert asked("--limit", 500) == ("3,9,21", 3, 128, 500)
+    assert asked("--limit", 500, "--runs", 2, "--max-length", 64) == ("3,9,21", 2, 64, 500)
+    assert asked("--limit", 500, "--add", f"few_shot=--k {whole} --runs 10") == (whole, 10, 128, 500)
+    assert run_all.TRIAL["few_shot"] in run_all.__doc__
 
 
 def test_a_part_that_fails_leaves_the_others(st_path: Path, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_every_set_of_a_folder(sets: ModuleType, tmp_path: Path) -> None:
         assert (found.texts[0], found.labels[0], found.names) == expected
         assert len(found.texts) == len(found.labels) == (2 if name == "clinc_oos" else 24)
     assert sets.default_sets(data) == ["ag_news", "dbpedia", "imdb", "banking77", "clinc150"]
+    assert sets.default_sets(data, ()) == ["ag_news", "dbpedia", "imdb"]
     assert sets.default_sets("hub") == ["yahoo", "amazon", "ag_news", "dbpedia", "imdb"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, encoders, figure, resumed, settings, table, write_results
+from common import PAPER_MODEL, arguments, conditions, encoders, figure, resumed, settings, table, write_results
 from sets import title_splits
 from sklearn.metrics import adjusted_rand_score, v_measure_score
 from torch import Tensor
@@ -171,11 +171,13 @@ def main() -> None:
         results[encoder.name] = summarise(drawn[encoder.name])
         text += markdown(encoder.name, results[encoder.name], options.splits)
     sizes = [len(some) for some, _ in splits]
-    head = (
-        f"{options.splits} splits, {min(sizes):,} to {max(sizes):,} titles each, {len(texts):,} in all,"
-        f" {options.runs} runs of each. The paper: sentence-t5-base on the splits of mteb/reddit-clustering"
-        f"{'' if options.data == 'hub' else ', which these are not'}.\n\n"
-    )
+    beside = {
+        "encoder": (", ".join(results), PAPER_MODEL),
+        "splits": (f"{options.splits}{'' if options.data == 'hub' else ', of random subreddits'}", 25),
+        "titles of a split": (f"{min(sizes):,} to {max(sizes):,}, {len(texts):,} in all", "all"),
+        "runs of a split": (options.runs, 40),
+    }
+    head = conditions(options, beside)
     picture = draw(drawn, options.out / "clustering.png")
     write_results(options.out, "clustering", head + text, [picture], runs=options.runs, results=results)
 

@@ -15,9 +15,10 @@ import json
 import os
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ MODELS = {  # the paper's: Hub name, revision, prompt of both sides
     "e5-large": ("intfloat/e5-large", "4dc6d853a804b9c8886ede6dda8a073b7dc08a81", "query: "),
     "gtr-t5-large": ("sentence-transformers/gtr-t5-large", "a2c8ac47f998531948d4cbe32a0b577a7037a5e3", ""),
 }
+PAPER_MODEL = "sentence-t5-base"  # which the paper has wherever it shows one encoder
 
 
 # --- arguments ---------------------------------------------------------------------------------------------------
@@ -185,13 +187,35 @@ def _write(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def write_results(out: Path, name: str, markdown: str, figures: Sequence[Path] = (), **data: Any) -> None:
-    """Print the markdown, and write it with its figures, and the data with the versions and command that made it."""
+def origin() -> dict[str, str]:
+    """What makes a result: versions, the commit where this is a clone, and the command."""
     packages = ("torch", "transformers", "sentence-transformers", "datasets")
-    about = {"surprise_hf": surprise_hf.__version__, **{x: importlib.metadata.version(x) for x in packages}}
-    about["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    found = {"surprise_hf": surprise_hf.__version__, **{x: importlib.metadata.version(x) for x in packages}}
+    describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    with suppress(OSError, subprocess.CalledProcessError):  # no git, or no clone
+        here = Path(__file__).parent
+        found["commit"] = subprocess.run(describe, cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    return {**found, "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}
+
+
+def conditions(options: argparse.Namespace, rows: Mapping[str, tuple[object, object]]) -> str:
+    """A markdown table of what was done here beside what the paper did, which heads every page."""
+    listed = dict(rows)
+    if options.max_length is not None:
+        listed["tokens of a text, at most"] = (options.max_length, "what the encoder takes")
+    lines = [[name, *(f"{x:,}" if isinstance(x, int) else str(x) for x in both)] for name, both in listed.items()]
+    return table(["", "here", "the paper"], lines, left=3)
+
+
+def at_random(limit: int | None) -> str:
+    """How many texts of a set --limit leaves."""
+    return "all" if limit is None else f"{limit:,} at random, at most"
+
+
+def write_results(out: Path, name: str, markdown: str, figures: Sequence[Path] = (), **data: Any) -> None:
+    """Print the markdown, and write it with its figures, and the data with what made it."""
     pictures = "".join(f"\n![{figure.stem}]({figure.name})\n" for figure in figures)
-    write_text(out / f"{name}.json", json.dumps({**about, **data}, indent=1) + "\n")
+    write_text(out / f"{name}.json", json.dumps({**origin(), **data}, indent=1) + "\n")
     write_text(out / f"{name}.md", markdown.rstrip() + "\n" + pictures)
     print(markdown)
 

@@ -16,8 +16,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import TEMPLATE, Encoder, arguments, encoders, figure, resumed, settings, table, write_results
-from sets import LabelledSet, default_sets, load
+from common import (
+    PAPER_MODEL,
+    TEMPLATE,
+    Encoder,
+    arguments,
+    conditions,
+    encoders,
+    figure,
+    resumed,
+    settings,
+    table,
+    write_results,
+)
+from sets import PAPER, LabelledSet, default_sets, load
 from sklearn.metrics import f1_score
 from torch import Tensor
 from tqdm import tqdm
@@ -186,11 +198,17 @@ def main() -> None:
                 results[encoder.name][name] = summarise(wanted)
         pictures.append(draw(encoder.name, results[encoder.name], options.out / f"ensemble_size_{encoder.name}.png"))
     documents = {name: len(part.texts) for name, part in data.items()}
-    head = f"{options.runs} runs; documents: {', '.join(f'{name} {n:,}' for name, n in documents.items())}.\n\n"
+    reached = [size for size in SIZES if size <= max(documents.values())]
+    beside = {
+        "encoder": (", ".join(results), PAPER_MODEL),
+        "documents": (", ".join(f"{name} {n:,}" for name, n in documents.items()), f"all of {', '.join(PAPER)}"),
+        "sizes": (" to ".join(f"{size:,}" for size in (reached[0], reached[-1])), f"{SIZES[0]} to {SIZES[-1]:,}"),
+        "draws of each size": (options.runs, 10),
+    }
     write_results(
         options.out,
         "ensemble_size",
-        head + markdown(results),
+        conditions(options, beside) + markdown(results),
         pictures,
         template=TEMPLATE,
         runs=options.runs,

@@ -1,12 +1,13 @@
 """The paper's few-shot figure: F1 of SetFit, cosine and surprise by the number of training texts of a label.
 
     python examples/reproduce/few_shot.py --data hub --peer setfit=PYTHON --out out/few_shot
-    python examples/reproduce/few_shot.py --data DIR --k 3,9 --runs 3 --limit 1000 --threads 1
+    python examples/reproduce/few_shot.py --data DIR --k 3,9,21 --runs 3 --limit 1000 --threads 1
 
 Balanced: k texts of each label, at random. Unbalanced: k times the number of labels, whatever their labels. The model
 is trained by the paper's loss (ReLU, every pair alike) on the matrix of texts and labels; the test texts are the
-ensemble. Every run is a process of its own (few_shot_worker.py), which PYTHON runs for SetFit, in an environment with
-`pip install setfit==1.2.0`; without --peer SetFit is left out. An interrupted run goes on where it stopped.
+ensemble, and the weight of surprise is 1, as it is at the size of the paper's sets. Every run is a process of its own
+(few_shot_worker.py), which PYTHON runs for SetFit, in an environment with `pip install setfit==1.2.0`; without --peer
+SetFit is left out. An interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -23,15 +24,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from common import TEMPLATE, Encoder, arguments, encoders, figure, resumed, settings, table, write_results
-from sets import default_sets, load
+from common import (
+    PAPER_MODEL,
+    TEMPLATE,
+    Encoder,
+    arguments,
+    at_random,
+    conditions,
+    encoders,
+    figure,
+    resumed,
+    settings,
+    table,
+    write_results,
+)
+from sets import PAPER, default_sets, load
 from sklearn.metrics import accuracy_score, f1_score
 from tqdm import tqdm
 
 import surprise_hf
 from surprise_hf.plots import CURVE, INK, SECOND
 
-KS = (3, 6, 9, 12, 15, 18, 21)
+KS, RUNS = (3, 6, 9, 12, 15, 18, 21), 10  # the paper's
 WORKER = Path(__file__).with_name("few_shot_worker.py")
 PAPER_LOSS = {"probability": "relu", "balanced": False}
 COLOURS = {"setfit": INK, "cosine": SECOND, "surprise": CURVE}
@@ -183,7 +197,11 @@ def curves(rows: Iterable[dict[str, Any]], metric: str = "f1") -> dict[tuple[Any
 
 def mean_and_spread(values: Sequence[float]) -> str:
     """Mean and, of several, their standard deviation."""
-    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+    return f"{np.mean(values):.1f}" + (f" ± {_spread(values):.1f}" if len(values) > 1 else "")
+
+
+def _spread(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def markdown(rows: list[dict[str, Any]], decisions: Sequence[str]) -> str:
@@ -207,7 +225,7 @@ def draw(rows: list[dict[str, Any]], path: Path, colours: dict[str, str]) -> Pat
                 panel = axes[down, across]
                 for decision, colour in colours.items():
                     points = [
-                        (key[3], np.mean(of_cell[decision]), np.std(of_cell[decision]))
+                        (key[3], np.mean(of_cell[decision]), _spread(of_cell[decision]))
                         for key, of_cell in sorted(found.items(), key=lambda item: item[0][3])
                         if key[:3] == (model, s, kind) and decision in of_cell
                     ]
@@ -240,14 +258,14 @@ def few_shot_arguments(description: str | None, out: str, runs: int, ks: Sequenc
 
 def what_to_run(options: argparse.Namespace) -> tuple[list[str], list[int], list[bool], dict[str, str]]:
     """Sets, ks, kinds, and the interpreters of the peers."""
-    sets = list(options.sets.split(",") if options.sets else default_sets(options.data))
+    sets = list(options.sets.split(",") if options.sets else default_sets(options.data, ()))
     kinds = [kind == "balanced" for kind in options.kinds.split(",")]
     return sets, [int(k) for k in options.k.split(",")], kinds, dict(peer.split("=", 1) for peer in options.peer)
 
 
 def main() -> None:
     """Run everything, write JSON, markdown and the figure."""
-    options = few_shot_arguments(__doc__, "out/few_shot", 10, KS).parse_args()
+    options = few_shot_arguments(__doc__, "out/few_shot", RUNS, KS).parse_args()
     sets, ks, kinds, peers = what_to_run(options)
     methods = [Method("trained", "surprise", PAPER_LOSS)]
     if "setfit" in peers:
@@ -255,7 +273,16 @@ def main() -> None:
     rows = run(options, methods, sets, ks, kinds)
     picture = draw(rows, options.out / "few_shot.png", COLOURS)
     decisions = [name for name in COLOURS if any(name in row["scores"] for row in rows)]
-    write_results(options.out, "few_shot", markdown(rows, decisions), [picture], template=TEMPLATE, rows=rows)
+    beside = {
+        "encoder": (", ".join(dict.fromkeys(row["model"] for row in rows)), PAPER_MODEL),
+        "sets": (", ".join(sets), ", ".join(PAPER)),
+        "documents labelled": (at_random(options.limit), "all"),
+        "k": (", ".join(map(str, ks)), ", ".join(map(str, KS))),
+        "runs of each k": (options.runs, RUNS),
+        "methods": (", ".join(decisions), ", ".join(COLOURS)),
+    }
+    text = conditions(options, beside) + markdown(rows, decisions)
+    write_results(options.out, "few_shot", text, [picture], template=TEMPLATE, rows=rows)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
         mixed = mix_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
         decided = {
             "cosine": FittedLabels.fit(names, documents, weight=0),
-            "surprise": FittedLabels.fit(names, documents),
+            "surprise": FittedLabels.fit(names, documents, weight=1),
             "refined": FittedLabels.fit(names, documents, refine="auto"),
             "examples": FittedLabels.fit(alone, examples, weight=0),
             "mixed": FittedLabels.fit(mixed, documents, refine="auto"),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 Rows = tuple[Sequence[str], Sequence[str]]
 PAPER = ("yahoo", "amazon", "ag_news", "dbpedia", "imdb")
+MORE = ("banking77", "clinc150")  # that a folder's tables show beside the paper's: many labels
 WORDS_FILE = "english_words_1.1.0/english_words_alpha_set_sorted.txt"
 
 
@@ -277,16 +278,15 @@ FOLDER: dict[str, Callable[[Path, str], Rows]] = {
 }
 
 
-def default_sets(data: str | Path) -> list[str]:
-    """What a table is made of when no sets are named: the paper's, in a folder those of them and two more that it has.
+def default_sets(data: str | Path, more: Sequence[str] = MORE) -> list[str]:
+    """What a table is made of when no sets are named: the paper's, in a folder those of them and of `more` it has.
 
     Raises:
         FileNotFoundError: a folder without any.
     """
     if data == "hub":
         return list(PAPER)
-    folders = {"ag_news": "ag_news", "dbpedia": "dbpedia14", "imdb": "imdb"}
-    folders |= {"banking77": "banking77", "clinc150": "clinc150"}
+    folders = {"ag_news": "ag_news", "dbpedia": "dbpedia14", "imdb": "imdb", **{name: name for name in more}}
     found = [name for name, folder in folders.items() if (Path(data) / folder).is_dir()]
     if not found:
         raise FileNotFoundError(f"{data} has none of the folders {', '.join(folders.values())}")

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import Encoder, arguments, encoders, figure, table, write_results
+from common import PAPER_MODEL, Encoder, arguments, conditions, encoders, figure, table, write_results
 from sets import chosen, load_words
 from torch import Tensor
 
@@ -137,7 +137,8 @@ def main() -> None:
     options = parser.parse_args()
     words = choose(load_words(options.data), options.limit)
     results = [run(encoder, words) for encoder in encoders(options, most=1)]
-    head = f'Similarity x 100 to "{KEY}" among {len(words):,} words; the paper\'s encoder is sentence-t5-base.\n\n'
+    beside = {"encoder": (", ".join(result["model"] for result in results), PAPER_MODEL), "words": (len(words), 25474)}
+    head = f'Similarity x 100 to "{KEY}".\n\n{conditions(options, beside)}'
     picture = draw(results, options.out / "words.png")
     text = head + "".join(map(markdown, results))
     write_results(options.out, "words", text, [picture], words=len(words), results=results)

@@ -15,7 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import TEMPLATE, Encoder, arguments, encoders, figure, resumed, settings, table, write_results
+from common import (
+    MODELS,
+    TEMPLATE,
+    Encoder,
+    arguments,
+    at_random,
+    conditions,
+    encoders,
+    figure,
+    resumed,
+    settings,
+    table,
+    write_results,
+)
+from sets import PAPER as PAPER_SETS
 from sets import LabelledSet, default_sets, load
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
@@ -169,8 +183,14 @@ def main() -> None:
                 add(measure(encoder, data[name]))
             of_set = {row["set"]: row for row in done}
             rows += [of_set[name] for name in names]
+    beside = {
+        "encoders": (", ".join(dict.fromkeys(row["model"] for row in rows)), ", ".join(MODELS)),
+        "sets": (", ".join(names), ", ".join(PAPER_SETS)),
+        "documents of a set": (at_random(options.limit), "all"),
+    }
     picture = draw(rows, options.out / "zero_shot.png")
-    write_results(options.out, "zero_shot", markdown(rows), [picture], template=TEMPLATE, rows=rows)
+    text = conditions(options, beside) + markdown(rows)
+    write_results(options.out, "zero_shot", text, [picture], template=TEMPLATE, rows=rows)
 
 
 if __name__ == "__main__":
