@@ -22,7 +22,7 @@ from .fitted import FittedLabels, crossover_weight
 from .ops import sigma_floor, unit_rows
 
 DIRECTIONS = ("documents", "questions")
-SLACK = 6  # rows fetched beyond k: the engine's float32 order is settled in float64
+SLACK = 2  # rows fetched beyond k: float32 seldom confuses the k-th with the second after it
 NEAR = 2e-6  # of cosines: float32 products closer than this may be in the wrong order
 MANY = 4096  # rows fetched beyond k where as many are that near; which of still more equal rows come is left open
 SLICE = 4096  # rows in float64 at once
@@ -32,7 +32,7 @@ SHORT = 1e-30  # of a length: a zero vector's
 ROUNDING = 1e-9  # of z and scores in float64, well above: a cutoff that is itself a document finds itself
 
 Array: TypeAlias = np.ndarray
-Found: TypeAlias = tuple[Array, Array, Array, Array]  # rows, cosine, z, score of the hits of one query
+Found: TypeAlias = tuple[list[Any], ...]  # rows, cosine, z, score of the hits of one query
 Judged: TypeAlias = tuple[Array, Array, Array, Array | None, Array]  # see Ranker._settled
 
 
@@ -52,10 +52,10 @@ class Limits(NamedTuple):
         """The hits of each query that pass, at most k; all (b, f), best first."""
         if self.min_score > 0 or self.max_score < 1:
             passes = passes & (score >= self.min_score) & (score <= self.max_score)
-        found = list(zip(rows, cosine, z, score, strict=True))
-        if not passes.all():
-            found = [(row[ok], c[ok], at[ok], value[ok]) for (row, c, at, value), ok in zip(found, passes, strict=True)]
-        return [(row[: self.k], c[: self.k], at[: self.k], value[: self.k]) for row, c, at, value in found]
+        columns = rows, cosine, z, score
+        if passes.all():
+            return list(zip(*(column[:, : self.k].tolist() for column in columns), strict=True))
+        return [tuple(column[i, ok][: self.k].tolist() for column in columns) for i, ok in enumerate(passes)]
 
 
 @dataclass
@@ -280,14 +280,14 @@ class Ranker:
 
     def _cosines(self, keys: Array, rows: Array) -> Array:
         """Cosine (b, f) float64 of each key (b, d) with its own rows (b, f)."""
-        wanted, out = keys[:, :, None], np.empty(rows.shape)
+        out = np.empty(rows.shape)
         height, width = max(1, SLICE // rows.shape[1]), min(SLICE, rows.shape[1])
         for top in range(0, len(rows), height):
             for left in range(0, rows.shape[1], width):
                 part = slice(top, top + height), slice(left, left + width)
-                vectors = self.rows.take(rows[part].ravel()).astype(np.float64).reshape(*rows[part].shape, -1)
-                length = np.sqrt(np.einsum("bfd,bfd->bf", vectors, vectors))
-                out[part] = (vectors @ wanted[part[0]])[:, :, 0] / np.maximum(length, SHORT)
+                vectors, length = (x.reshape(*rows[part].shape, -1) for x in self.rows.take(rows[part].ravel()))
+                dots = np.einsum("bfd,bd->bf", vectors, keys[part[0]])  # in float64, without a copy of the rows in it
+                out[part] = dots / np.maximum(length[:, :, 0], SHORT)
         return out
 
     def _tensor(self, rows: Array, dtype: Any = np.float64) -> Tensor:

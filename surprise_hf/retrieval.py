@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from . import index_files, inputs
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
+from .ops import compute_dtype
 from .ranking import DIRECTIONS, SHORT, Found, Limits, Ranker
 from .scorer import SMALL_WEIGHT
 
@@ -36,8 +36,7 @@ SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # option
 CHUNK = 64  # batches encoded together, as in the model
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """One document found.
 
     Attributes:
@@ -316,9 +315,8 @@ class SurpriseIndex:
         return hits[0] if single else hits
 
     def _hits(self, found: Found) -> list[Hit]:
-        rows, cosine, z, score = (column.tolist() for column in found)
-        columns = zip(rows, score, z, cosine, strict=True)
-        return [Hit(self.ids[i], s, at, c, self.texts[i], self.metadata[i]) for i, s, at, c in columns]
+        hits = zip(*found, strict=True)
+        return [Hit(self.ids[i], score, z, c, self.texts[i], self.metadata[i]) for i, c, z, score in hits]
 
     def _warn_if_small(self, documents: int) -> None:
         weight = crossover_weight(documents, self.weight, self.n_cross)
@@ -352,11 +350,12 @@ class SurpriseIndex:
             model = self._need_model(f"{name} are texts")
             emb, cut = model.embed([str(text) for text in texts], show_progress_bar=False)
             inputs.warn_cut(cut, len(texts), name, model.max_seq_length)
-        rows = emb.detach().to("cpu", torch.float64).numpy()
-        length = np.sqrt(np.einsum("bd,bd->b", rows, rows)) if rows.ndim == 2 else np.array([np.nan])
+        rows = emb.detach().to("cpu", compute_dtype(emb.dtype)).numpy().astype(np.float64)
+        length = np.linalg.norm(rows, axis=1) if rows.ndim == 2 else np.array([np.nan])
         if not np.isfinite(length).all() or rows.shape[1] != self.dim or not emb.is_floating_point():
             check_rows(name, emb, self.dim)
-        return single, rows / np.maximum(length, SHORT)[:, None]
+        rows /= np.maximum(length, SHORT)[:, None]
+        return single, rows
 
     def _as_ensemble(self, ensemble: Any) -> Ensemble | None:
         if ensemble is None:
@@ -472,7 +471,7 @@ class SurpriseIndex:
         if self.model is None or row is None or self._ranker is None:
             return
         emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
-        kept = torch.from_numpy(self._ranker.rows.take(np.array([row])))
+        kept = torch.from_numpy(self._ranker.rows.take(np.array([row]))[0])
         likeness = float(torch.cosine_similarity(emb.cpu(), kept))
         if not likeness >= SAME_ENCODER:
             raise ValueError(

@@ -136,9 +136,13 @@ def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(rows.whole(), x)
     assert [len(block) for _, block in rows.blocks()] == [10, 10, 10, 10, 10, 7]
     pick = np.array([56, 0, 10, 9, 9, 33])
-    assert torch.equal(torch.from_numpy(rows.take(pick)), x[pick])
+    for chosen in (pick, pick[1:2], pick[:0]):
+        vectors, lengths = rows.take(chosen)
+        assert np.array_equal(vectors, x[chosen].numpy())
+        assert lengths == pytest.approx(np.linalg.norm(x[chosen].double().numpy(), axis=1), abs=1e-12)
     mask = torch.arange(57) % 3 != 0
     rows.keep(mask)
     assert torch.equal(rows.whole(), x[mask])
+    assert rows.take(np.array([30]))[1] == pytest.approx(float(x[mask][30].double().norm()), abs=1e-12)
     rows.keep(torch.zeros(len(rows), dtype=torch.bool))
     assert rows.whole().shape == (0, 3)
