@@ -1,9 +1,10 @@
 """Times SurpriseIndex.search against the plain cosine search of the same vectors by the same engine (docs/ranking.md).
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_search.py --documents 25000,100000 --engine exact
+    OMP_NUM_THREADS=2 python benchmarks/bench_search.py --documents 25000,100000 --engine exact
 
-Plain is what people write: the query normalised, the product, `topk` (or FAISS's search), numbers as lists. Both sides
-are interleaved and change places each round; the ratio is the median of the rounds' own ratios, with their middle half.
+Plain is what people write: the query normalised, the product, `topk` (or FAISS's search), numbers as lists; "to hits"
+adds what a search returns, id, text and metadata of each hit. The sides are interleaved and change places each round;
+a ratio is the median of the rounds' own ratios, with their middle half.
 """
 
 from __future__ import annotations
@@ -55,12 +56,22 @@ def plain(index: SurpriseIndex) -> Callable[[Tensor], Any]:
     return search
 
 
+def to_hits(index: SurpriseIndex, search: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """The plain search, and its numbers as records."""
+
+    def record(cosine: float, row: int) -> dict[str, Any]:
+        return {"id": index.ids[row], "cosine": cosine, "text": index.texts[row], "metadata": index.metadata[row]}
+
+    return lambda queries: [list(map(record, *found)) for found in zip(*search(queries), strict=True)]
+
+
 def measure(sides: list[Callable[[Tensor], Any]], queries: Tensor, seconds: float) -> list[list[float]]:
-    """Milliseconds of both sides, round by round."""
-    times: list[list[float]] = [[], []]
+    """Milliseconds of each side, round by round."""
+    times: list[list[float]] = [[] for _ in sides]
     begun = time.perf_counter()
     while len(times[0]) < 7 or time.perf_counter() - begun < seconds:
-        for side in (0, 1) if len(times[0]) % 2 else (1, 0):
+        first = len(times[0])
+        for side in (i % len(sides) for i in range(first, first + len(sides))):
             start = time.perf_counter()
             sides[side](queries)
             times[side].append(1e3 * (time.perf_counter() - start))
@@ -76,17 +87,19 @@ def main() -> None:
     parser.add_argument("--engine", default="exact", choices=("exact", "faiss-flat"))
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for each line")
     options = parser.parse_args()
-    print("| documents | engine | queries | surprise, ms | plain cosine, ms | ratio (middle half) | rounds |")
-    print("|---:|---|---:|---:|---:|---|---:|")
+    print("| documents | engine | queries | surprise, ms | plain cosine, ms | ratio (middle half) | to hits | rounds |")
+    print("|---:|---|---:|---:|---:|---|---:|---:|")
     for documents in map(int, options.documents.split(",")):
         index, everything = filled(documents, options.dim, options.engine)
         index.search(everything, K)  # engines are built by the first search
-        sides = [partial(index.search, k=K), plain(index)]
+        bare = plain(index)
+        sides: list[Callable[[Tensor], Any]] = [partial(index.search, k=K), bare, to_hits(index, bare)]
         for count in map(int, options.queries.split(",")):
             times = measure(sides, everything[:count], options.seconds)
-            low, middle, high = statistics.quantiles([a / b for a, b in zip(*times, strict=True)], n=4)
-            ours, theirs = map(statistics.median, times)
-            cells = f"{ours:.2f} | {theirs:.2f} | {middle:.2f} ({low:.2f}-{high:.2f}) | {len(times[0])}"
+            low, middle, high = statistics.quantiles([a / b for a, b, _ in zip(*times, strict=True)], n=4)
+            same = statistics.median([a / c for a, _, c in zip(*times, strict=True)])
+            ours, theirs, _ = map(statistics.median, times)
+            cells = f"{ours:.2f} | {theirs:.2f} | {middle:.2f} ({low:.2f}-{high:.2f}) | {same:.2f} | {len(times[0])}"
             print(f"| {documents:,} | {options.engine} | {count} | {cells} |", flush=True)
 
 

@@ -181,7 +181,7 @@ class ExactEngine:
 
     def build(self, rows: Rows, form: Form) -> None:
         """As `Engine.build`; the form's roots, which change no product, are left out."""
-        self.rows, self.scale = rows, form.scale
+        self.rows, self.scale = rows, None if form.scale is None else form.scale.unsqueeze(1)
 
     def extend(self, rows: Rows, form: Form, start: int) -> None:  # noqa: ARG002 (the interface)
         """As `Engine.extend`."""
@@ -204,7 +204,7 @@ class ExactEngine:
             start, stop = some[0][0], some[-1][0] + len(some[-1][1])
             products = _joined([_products(block, queries) for _, block in some], dim=0)
             if self.scale is not None:
-                products *= self.scale[start:stop, None]
+                products *= self.scale[start:stop]
             if allowed is not None:
                 products.masked_fill_(~allowed[start:stop, None], -math.inf)
             if upper < math.inf:
@@ -317,6 +317,8 @@ class FaissEngine:
 
     def _options(self, k: int, allowed: Tensor | None) -> Any:
         faiss = self._faiss
+        if self.name == "faiss-flat" and allowed is None:
+            return None
         selector = None
         if allowed is not None:
             selector = faiss.IDSelectorBatch(allowed.nonzero().flatten().cpu().numpy())
