@@ -16,6 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import surprise_hf
 from surprise_hf import SurpriseKMeans
@@ -54,6 +55,27 @@ def test_scikit_learns_contract(options: dict) -> None:
     assert [r["check_name"] for r in results if r["status"] not in ("passed", "skipped")] == []
     # what scikit-learn skips is array API input, where SCIPY_ARRAY_API is not set
     assert {r["check_name"] for r in results if r["status"] == "skipped"} <= {"check_array_api_input"}
+
+
+def test_k_means_has_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fit = [], KMeans.fit
+
+    def spy(self: KMeans, *args: object) -> KMeans:
+        seen.append({pool["num_threads"] for pool in threadpool_info()})
+        return fit(self, *args)
+
+    monkeypatch.setattr(KMeans, "fit", spy)
+    before, threads = threadpool_info(), torch.get_num_threads()
+    try:
+        with threadpool_limits(2):
+            torch.set_num_threads(1)
+            for clusters in (3, "auto"):
+                SurpriseKMeans(clusters, max_clusters=4, random_state=0).fit(documents(60)[0])
+    finally:
+        torch.set_num_threads(threads)
+    assert len(seen) > 3
+    assert all(pools == {1} for pools in seen)
+    assert threadpool_info() == before
 
 
 # --- assignment --------------------------------------------------------------------------------------------------
