@@ -111,16 +111,25 @@ def find_nvcc(torch_cuda: str | None) -> str:
 
 
 def gencode() -> list[str]:
-    """The flags of nvcc for TORCH_CUDA_ARCH_LIST, as torch reads it: "8.0;9.0+PTX", or with spaces."""
+    """The flags of nvcc for TORCH_CUDA_ARCH_LIST, as torch reads it: "8.0;9.0+PTX", or with spaces.
+
+    Older GPUs than the kernels are made for are left out: containers list them all, and the reference serves those.
+    """
     flags = []
     for arch in re.split(r"[;,\s]+", os.environ.get("TORCH_CUDA_ARCH_LIST", "").strip() or "8.0;9.0+PTX"):
         match = re.fullmatch(r"(\d+)\.(\d+[af]?)(\+PTX)?", arch)
         if not match:
             raise CompileError(f"TORCH_CUDA_ARCH_LIST holds {arch!r}; write it like '8.0;9.0+PTX'")
+        if int(match[1]) < 8:
+            continue
         number = match[1] + match[2]
         flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
         if match[3]:
             flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    if not flags:
+        raise CompileError(
+            "TORCH_CUDA_ARCH_LIST names no GPU of compute capability 8.0 or later, which the kernels need"
+        )
     return flags
 
 
@@ -146,7 +155,8 @@ def cpu_toolchain(torch_dir: Path) -> Toolchain:
 def cuda_toolchain(torch_dir: Path, nvcc: str) -> Toolchain:
     """The CUDA compiler, with the CUDA runtime inside the library: it then serves every minor release of CUDA."""
     host = ["-ccbin", (find_cxx() or ["c++"])[-1]] if os.environ.get("CXX") else []
-    nvcc_ = [nvcc, *host, *gencode()]
+    # no fusing of products into sums but where the source says so: a formula then has the same bits in every kernel
+    nvcc_ = [nvcc, *host, *gencode(), "-fmad=false"]
     # libtorch brings in libtorch_cuda where there is one; no symbol of it is used here, so the linker would drop it
     libraries = ["-Xlinker=--no-as-needed", f"-L{torch_dir / 'lib'}", "-ltorch", "-ltorch_cpu"]
     return Toolchain(

@@ -93,19 +93,34 @@ def make_sides(n, m, d, dtype, *, quick):
         "fitted": lambda i: ops.surprise_from_moments(keys[i % sets], queries, mean, std),
         "top1": lambda i: ops.surprise_topk(keys[i % sets], queries, mean, std, 1),
     }
-    if quick:
-        del sides["eager"], sides["compile"]
+    if quick and m > 32:  # compiling takes seconds, and the ratios to it are wanted for few labels
+        del sides["compile"]
     return sides
+
+
+def head_commit():
+    """The checkout's commit; "unknown" without git or history, as on a machine that was only given the files."""
+    try:
+        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return told.stdout.strip() or "unknown"
+
+
+def save(path, records):
+    """The CSV so far: a run that is cut short leaves what it measured."""
+    head = "gpu", "torch", "commit", "dtype", "n", "m", "d", "side", "median_us", "p10_us", "p90_us", "copy_gbps"
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([head, *records])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="five shapes")
+    parser.add_argument("--quick", action="store_true", help="five shapes; torch.compile for m <= 32 alone")
     parser.add_argument("--out", help="CSV file to write")
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    gpu, commit = torch.cuda.get_device_name(), commit.stdout.strip() or "unknown"
+    gpu, commit = torch.cuda.get_device_name(), head_commit()
     copy = copy_bandwidth()
     print(f"# {gpu}, torch {torch.__version__}, commit {commit}, copy {copy:.0f} GB/s")
     print("# us: median per call. keys/copy: bytes of the keys over time and copy bandwidth. product/X: rate of X over")
@@ -134,10 +149,8 @@ def main():
             )
             for side, x in times.items():
                 records.append((gpu, torch.__version__, commit, name, n, m, d, side, median(x), x[1], x[-2], copy))
-    if args.out:
-        head = "gpu", "torch", "commit", "dtype", "n", "m", "d", "side", "median_us", "p10_us", "p90_us", "copy_gbps"
-        with Path(args.out).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *records])
+            if args.out:
+                save(args.out, records)
 
 
 if __name__ == "__main__":

@@ -270,6 +270,7 @@ def test_a_foreign_nvcc_first_on_path_is_passed_over(build_functions, monkeypatc
         (None, ["compute_80,code=sm_80", "compute_90,code=sm_90", "compute_90,code=compute_90"]),
         ("8.6 10.0a", ["compute_86,code=sm_86", "compute_100a,code=sm_100a"]),
         ("12.0+PTX", ["compute_120,code=sm_120", "compute_120,code=compute_120"]),
+        ("7.0 7.5+PTX 8.6", ["compute_86,code=sm_86"]),  # the reference serves the older ones
     ],
 )
 def test_architectures(build_functions, monkeypatch, listed, flags):
@@ -277,6 +278,12 @@ def test_architectures(build_functions, monkeypatch, listed, flags):
     if listed:
         monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
     assert build_functions["gencode"]() == [f"-gencode=arch={flag}" for flag in flags]
+
+
+def test_only_architectures_that_are_too_old(build_functions, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.0;7.5+PTX")
+    with pytest.raises(Exception, match="no GPU of compute capability"):
+        build_functions["gencode"]()
 
 
 def test_an_architecture_that_is_no_number_is_named(build_functions, monkeypatch):

@@ -14,9 +14,13 @@ struct DeviceBlock {
   __device__ __forceinline__ int thread() const { return threadIdx.x; }
   __device__ __forceinline__ int threads() const { return blockDim.x; }
   __device__ __forceinline__ int64_t index() const { return blockIdx.x; }
-  __device__ __forceinline__ char* shared() const {
+  // Into shared memory; the host's knows who touches what.
+  template <class T>
+  using Pointer = T*;
+  template <class T>
+  __device__ __forceinline__ Pointer<T> shared() const {
     extern __shared__ __align__(128) char memory[];
-    return memory;
+    return reinterpret_cast<T*>(memory);
   }
   __device__ __forceinline__ void sync() { __syncthreads(); }
 
@@ -25,8 +29,11 @@ struct DeviceBlock {
     return __shfl_xor_sync(0xffffffffu, x, mask);
   }
 
+  // Bit l: what lane l brings.
+  __device__ __forceinline__ uint32_t ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
+
   // 16 bytes from global to shared memory without passing through registers; zeros where `valid` is false.
-  __device__ __forceinline__ void copy_async(Chunk* to, const void* from, bool valid) {
+  __device__ __forceinline__ void copy_async(Pointer<Chunk> to, const void* from, bool valid) {
     const uint32_t shared_address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from), "r"(valid ? 16 : 0)
                  : "memory");
@@ -40,7 +47,7 @@ struct DeviceBlock {
 
   // Four matrices of 8 rows by 16 bytes: lane l gives the address of row l % 8 of matrix l / 8 and receives word l % 4
   // of row l / 4 of each.
-  __device__ __forceinline__ void load_matrices(uint32_t* word, const Chunk* row) {
+  __device__ __forceinline__ void load_matrices(uint32_t* word, Pointer<Chunk> row) {
     const uint32_t shared_address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])

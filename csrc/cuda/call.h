@@ -41,6 +41,12 @@ inline Tensor mm(const Tensor& a, const Tensor& b) {
 
 inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
 
+// A kernel can't tell a pointer into another device's memory: it would end the process' use of the GPU.
+inline void check_device(const Tensor& x, const char* name, const Tensor& keys) {
+  STD_TORCH_CHECK(x.is_cuda() == keys.is_cuda() && x.get_device_index() == keys.get_device_index(), name,
+                  " must be on the device of the keys");
+}
+
 inline ScalarType result_type(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
@@ -92,6 +98,7 @@ struct Call {
         m(queries.size(0)),
         dim(keys.size(1)),
         normalize(normalize) {
+    check_device(queries, "queries", keys);
     STD_TORCH_CHECK(keys.scalar_type() == queries.scalar_type(), "keys and queries must have one dtype");
     STD_TORCH_CHECK(queries.size(1) == dim, "keys and queries must have one dimension");
   }

@@ -25,15 +25,16 @@ struct alignas(16) Sums {
   SHF_BLOCK void add(const Sums& other) { sum += other.sum, sum_sq += other.sum_sq; }
 };
 
-// Adds the sums of a column's strips in strip order and writes one result per column. Shared memory: threads Sums.
+// Adds the sums of a column's strips in strip order. True for the one thread of each column that then holds them.
+// Shared memory: threads Sums.
 template <class Block>
-SHF_BLOCK void reduce_strips(Block& block, const Strip& strip, int cols, Sums sums, Sums* scratch, Sums* out) {
+SHF_BLOCK bool reduce_strips(Block& block, const Strip& strip, int cols, Sums& sums) {
+  const auto scratch = block.template shared<Sums>();
   if (!strip.idle) scratch[strip.row * cols + strip.col] = sums;
   block.sync();
-  if (!strip.idle && strip.row == 0) {
-    for (int s = 1; s < strip.step; ++s) sums.add(scratch[s * cols + strip.col]);
-    out[strip.col] = sums;
-  }
+  if (strip.idle || strip.row != 0) return false;
+  for (int s = 1; s < strip.step; ++s) sums.add(scratch[s * cols + strip.col]);
+  return true;
 }
 
 // --- moment sums of groups of rows -> moments --------------------------------------------------------------------
@@ -62,14 +63,10 @@ SHF_BLOCK void finish_body(Block& block, const FinishArgs<T>& args) {
 #pragma unroll 4
     for (int64_t g = strip.row; g < args.groups; g += strip.step) sums.add(p[g * args.m]);
   }
-  Sums* scratch = reinterpret_cast<Sums*>(block.shared());
-  Sums* total = scratch + block.threads();
-  reduce_strips(block, strip, cols, sums, scratch, total);
-  if (strip.idle || strip.row != 0) return;
+  if (!reduce_strips(block, strip, cols, sums)) return;
   const int64_t q = first + strip.col;
-  const Sums all = total[strip.col];
   const double shift = args.count > 0 ? static_cast<double>(args.shift[q]) : 0;  // without rows there is none to read
-  const Moments moments = finish_moments<T>(args.count, shift, all.sum, all.sum_sq);
+  const Moments moments = finish_moments<T>(args.count, shift, sums.sum, sums.sum_sq);
   args.mean[q] = moments.mean, args.std[q] = moments.std;
   args.columns[q] = make_column<T>(moments.mean, moments.std);
 }
@@ -136,8 +133,7 @@ SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
     const T shift = args.psi[q];
     for (int r = strip.row; r < rows; r += strip.step) sums.add(static_cast<double>(psi[r * args.m]) - shift);
   }
-  reduce_strips(block, strip, cols, sums, reinterpret_cast<Sums*>(block.shared()),
-                args.partial + group * args.m + first_col);
+  if (reduce_strips(block, strip, cols, sums)) args.partial[group * args.m + q] = sums;
 }
 
 }  // namespace surprise_hf

@@ -33,8 +33,16 @@ constexpr int kThreads = 256;  // of every kernel but the product
 using Stream = cudaStream_t;
 
 inline void check_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string("surprise_hf: ") + what + " failed: " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // the next call must not find it
+  std::string message = std::string("surprise_hf: ") + what + " failed: " + cudaGetErrorString(error);
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+      error == cudaErrorUnsupportedPtxVersion || error == cudaErrorInsufficientDriver)
+    message +=
+        ". The CUDA library was built for other GPUs or for a newer driver: build it here (TORCH_CUDA_ARCH_LIST names "
+        "the"
+        " GPUs, 8.0 or later), or set SURPRISE_HF_REFERENCE=1 to have plain torch answer";
+  throw std::runtime_error(message);
 }
 
 template <class Body, int kBlockThreads, int kBlocksPerSm, class Args>
@@ -46,6 +54,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm) kernel(const Args
 template <class Body, int kBlockThreads = kThreads, int kBlocksPerSm = 1, class Args>
 void launch(int64_t blocks, int shared_bytes, Stream stream, const Args& args) {
   if (blocks == 0) return;
+  if (blocks > INT32_MAX) throw std::runtime_error("surprise_hf: the matrix is too large for one launch");
   auto* run = kernel<Body, kBlockThreads, kBlocksPerSm, Args>;
   if (shared_bytes > (48 << 10))
     check_cuda(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),

@@ -59,12 +59,14 @@ std::tuple<Tensor, Tensor, Tensor> weighted_focal_loss(const Tensor& keys, const
   const ScalarType type = common_type(keys, queries);
   const Call c(as(keys, type), as(queries, type), true);
   const ScalarType result = result_type(c.keys);
+  check_device(positive_in, "positive", c.keys);
   STD_TORCH_CHECK(positive_in.scalar_type() == ScalarType::Bool && positive_in.dim() == 2 &&
                       positive_in.size(0) == c.n && positive_in.size(1) == c.m,
                   "positive must be boolean of shape (", c.n, ", ", c.m, ")");
   const Tensor positive = dense(positive_in);
   std::optional<Tensor> weight;
   if (weight_in.has_value()) {
+    check_device(*weight_in, "weight", c.keys);
     STD_TORCH_CHECK(weight_in->scalar_type() == result && weight_in->numel() == c.n, "weight must hold ", c.n,
                     " values of the type of the loss");
     weight = dense(*weight_in);
@@ -120,6 +122,7 @@ std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, cons
   const ScalarType type = common_type(keys, queries);
   const Call c(as(keys, type), as(queries, type), true);
   const ScalarType result = result_type(c.keys);
+  check_device(grad, "grad", c.keys), check_device(slope_in, "slope", c.keys);
   STD_TORCH_CHECK(grad.scalar_type() == result && grad.numel() == 1,
                   "grad must hold one value of the type of the loss");
   STD_TORCH_CHECK(

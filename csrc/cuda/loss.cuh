@@ -57,7 +57,7 @@ struct LossSumArgs {
 // One block, in a fixed order. Shared memory: threads Losses.
 template <class Block, class T>
 SHF_BLOCK void loss_sum_body(Block& block, const LossSumArgs<T>& args) {
-  Losses* scratch = reinterpret_cast<Losses*>(block.shared());
+  const auto scratch = block.template shared<Losses>();
   Losses sums{0, 0};
   for (int64_t r = block.thread(); r < args.n; r += block.threads()) {
     sums.loss += args.losses[r].loss, sums.cross_entropy += args.losses[r].cross_entropy;
@@ -66,7 +66,8 @@ SHF_BLOCK void loss_sum_body(Block& block, const LossSumArgs<T>& args) {
   block.sync();
   if (block.thread() != 0) return;
   for (int i = 1; i < block.threads(); ++i) {
-    sums.loss += scratch[i].loss, sums.cross_entropy += scratch[i].cross_entropy;
+    const Losses other = scratch[i];
+    sums.loss += other.loss, sums.cross_entropy += other.cross_entropy;
   }
   *args.loss = static_cast<T>(sums.loss), *args.cross_entropy = static_cast<T>(sums.cross_entropy);
 }

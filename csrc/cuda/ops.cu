@@ -36,7 +36,8 @@ Output parse_output(const std::string& name) {
 }
 
 // One number per query, or a piece of an ensemble's state: float64 of `count` elements.
-const Tensor& checked(const Tensor& x, const char* name, int64_t count) {
+const Tensor& checked(const Call& c, const Tensor& x, const char* name, int64_t count) {
+  check_device(x, name, c.keys);
   STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double && x.numel() == count, name, " must be float64 with ", count,
                   " elements");
   return x;
@@ -47,8 +48,7 @@ const Tensor& checked(const Tensor& x, const char* name, int64_t count) {
 template <class T>
 void finish(const Call& c, const Sums* partial, int64_t groups, const T* shift, const Tensor& mean, const Tensor& std,
             const Tensor& columns) {
-  launch<FinishBody>(ceil_div(c.m, kFinishColumns), (kThreads + kFinishColumns) * static_cast<int>(sizeof(Sums)),
-                     c.stream,
+  launch<FinishBody>(ceil_div(c.m, kFinishColumns), kThreads * static_cast<int>(sizeof(Sums)), c.stream,
                      FinishArgs<T>{partial, groups, c.m, static_cast<double>(c.n), shift, data<double>(mean),
                                    data<double>(std), data<Column<T>>(columns)});
 }
@@ -150,7 +150,7 @@ Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Te
   const Output output = parse_output(output_name);
   const Call c(keys, queries, normalize);
   if (c.n == 0 || c.m == 0) return c.empty({c.n, c.m}, result_type(keys));
-  const Tensor mean = dense(checked(mean_in, "mean", c.m)), std = dense(checked(std_in, "std", c.m));
+  const Tensor mean = dense(checked(c, mean_in, "mean", c.m)), std = dense(checked(c, std_in, "std", c.m));
   return by_type(
       keys.scalar_type(),
       [&](auto element) {
@@ -186,7 +186,7 @@ std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queri
   const Tensor values = c.empty({c.n, k}, result_type(keys)), indices = c.empty({c.n, k}, ScalarType::Long);
   if (c.n == 0 || k == 0) return {values, indices};
   STD_TORCH_CHECK(k <= c.m, "k must be at most the number of queries");
-  const Tensor mean = dense(checked(mean_in, "mean", c.m)), std = dense(checked(std_in, "std", c.m));
+  const Tensor mean = dense(checked(c, mean_in, "mean", c.m)), std = dense(checked(c, std_in, "std", c.m));
   by_type(
       keys.scalar_type(),
       [&](auto element) {
@@ -247,9 +247,9 @@ void ensemble_update(const Tensor& count_in, const Tensor& mean_in, const Tensor
                      bool normalize, bool exact) {
   const Call c(batch_in, batch_in, normalize);
   if (c.n == 0) return;
-  const Tensor mean = dense(checked(mean_in, "mean", c.dim));
-  const Tensor scatter = dense(checked(scatter_in, "scatter", c.dim * c.dim));
-  checked(count_in, "count", 1);
+  const Tensor mean = dense(checked(c, mean_in, "mean", c.dim));
+  const Tensor scatter = dense(checked(c, scatter_in, "scatter", c.dim * c.dim));
+  checked(c, count_in, "count", 1);
   constexpr int64_t kBatch = 4096;  // float32 sums of this many rows stay within 1e-6
   for (int64_t first = 0; first < c.n; first += kBatch) {
     Tensor whole = c.keys;

@@ -160,18 +160,20 @@ struct Product {
 
   Block& block;
   const Args& args;
-  Chunk* stages;
-  float* tile;
-  float* key_scale;
+  template <class E>
+  using Pointer = typename Block::template Pointer<E>;
+  const Pointer<Chunk> stages;
+  const Pointer<float> tile;            // in the stages' place, when they are done with
+  const Pointer<float> key_scale;       // behind them
   const int warp, lane, group, member;  // group = lane / 4 and member = lane % 4 are the (g, t) above
   const int warp_row, warp_col;
 
   SHF_BLOCK Product(Block& b, const Args& a)
       : block(b),
         args(a),
-        stages(reinterpret_cast<Chunk*>(b.shared())),
-        tile(reinterpret_cast<float*>(b.shared())),
-        key_scale(reinterpret_cast<float*>(b.shared() + S::kShared) - S::kRows),
+        stages(b.template shared<Chunk>()),
+        tile(b.template shared<float>()),
+        key_scale(b.template shared<float>() + (S::kShared / 4 - S::kRows)),
         warp(b.thread() / kWarpSize),
         lane(b.thread() % kWarpSize),
         group(lane / 4),
@@ -189,7 +191,7 @@ struct Product {
   };
 
   template <bool kAligned>
-  SHF_BLOCK void load_chunk(Chunk* to, const T* from, int64_t left) {
+  SHF_BLOCK void load_chunk(Pointer<Chunk> to, const T* from, int64_t left) {
     if constexpr (kAligned) {
       block.copy_async(to, from, left > 0);
     } else {
@@ -202,14 +204,14 @@ struct Product {
   }
 
   template <bool kAligned, int kSize>
-  SHF_BLOCK void load_rows(const Source& source, Chunk* stage, int step) {
+  SHF_BLOCK void load_rows(const Source& source, Pointer<Chunk> stage, int step) {
     constexpr int kRowsAtOnce = S::kThreads / S::kStepChunks;
     const int chunk = block.thread() % S::kStepChunks, first = block.thread() / S::kStepChunks;
     const int64_t col = static_cast<int64_t>(step) * S::kStep + chunk * Chunk::kElements<T>, left = args.dim - col;
     const T* from = source.rows + (left > 0 ? col : 0);
     // rows 8 apart are turned alike, so the place within a row is the same for all of a thread's chunks
     static_assert(kRowsAtOnce % 8 == 0);
-    Chunk* to = stage + first * S::kStepChunks + turned(first, chunk);
+    const Pointer<Chunk> to = stage + first * S::kStepChunks + turned(first, chunk);
 #pragma unroll
     for (int i = 0; i < kSize; i += kRowsAtOnce) {
       const int row = i + first < source.last ? i + first : source.last;
@@ -222,7 +224,7 @@ struct Product {
   // Starts the loads of one step of the tile.
   template <bool kAligned>
   SHF_BLOCK void load_step(const Source& keys, const Source& queries, int step) {
-    Chunk* stage = stages + step % S::kStages * S::kStageChunks;
+    const Pointer<Chunk> stage = stages + step % S::kStages * S::kStageChunks;
     load_rows<kAligned, S::kRows>(keys, stage, step);
     load_rows<kAligned, S::kCols>(queries, stage + S::kRows * S::kStepChunks, step);
   }
@@ -255,7 +257,7 @@ struct Product {
   }
 
   // 64 bytes of 16 rows: two fragments of 16 rows by 32 bytes. Lane l gives the address of row l % 8 of matrix l / 8.
-  SHF_BLOCK void load_fragments(uint32_t (&word)[8], const Chunk* rows, int half) {
+  SHF_BLOCK void load_fragments(uint32_t (&word)[8], Pointer<Chunk> rows, int half) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       const int row = lane % 16, chunk = half + 2 * s + lane / 16;
@@ -265,9 +267,9 @@ struct Product {
 
   template <int kNormTiles>
   SHF_BLOCK void multiply_step(float (&acc)[S::kRowTiles][S::kColTiles][4], float (&squares)[kNormTiles][2],
-                               const Chunk* stage) {
-    const Chunk* keys = stage + warp_row * S::kRowTiles * 16 * S::kStepChunks;
-    const Chunk* queries = stage + (S::kRows + warp_col * S::kColTiles * 8) * S::kStepChunks;
+                               Pointer<Chunk> stage) {
+    const Pointer<Chunk> keys = stage + warp_row * S::kRowTiles * 16 * S::kStepChunks;
+    const Pointer<Chunk> queries = stage + (S::kRows + warp_col * S::kColTiles * 8) * S::kStepChunks;
 #pragma unroll
     for (int half = 0; half < S::kStepChunks; half += 4) {
       Operand<T, 8> a[S::kRowTiles];
@@ -307,7 +309,7 @@ struct Product {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int row = (warp_row * S::kRowTiles + i) * 16 + h * 8 + group;
-          float* to = tile + row * S::kTileStride + (warp_col * S::kColTiles + j) * 8 + 2 * member;
+          const Pointer<float> to = tile + row * S::kTileStride + (warp_col * S::kColTiles + j) * 8 + 2 * member;
           to[0] = acc[i][j][2 * h], to[1] = acc[i][j][2 * h + 1];
         }
 #pragma unroll
@@ -322,6 +324,24 @@ struct Product {
           key_scale[(warp_row * S::kRowTiles + row_tile) * 16 + h * 8 + group] = sum;
       }
     }
+  }
+
+  // Squared norms to unit factors. A sum that float32 can't vouch for is taken again in float64, where the squares of
+  // floats always fit: by the whole warp, since a lone thread's pass over a zero row would hold up its block.
+  SHF_BLOCK void scale_keys(int64_t first_row, int rows) {
+    const int row = block.thread();
+    const float sum = row < rows ? static_cast<float>(key_scale[row]) : 1.0f;
+    float factor = args.normalize ? unit_scale(static_cast<double>(sum)) : one_unless_nan(sum);
+    const uint32_t doubtful = block.ballot(args.normalize && !(sum >= 1e-30f && sum <= 1e30f));
+    for (int i = 0; i < kWarpSize && doubtful >> i != 0; ++i) {
+      if ((doubtful >> i & 1) == 0) continue;
+      const T* key = args.keys + (first_row + row - lane + i) * args.dim;
+      double exact = 0;
+      for (int64_t c = lane; c < args.dim; c += kWarpSize) exact += static_cast<double>(widen(key[c])) * widen(key[c]);
+      exact = warp_sum(block, exact);
+      if (lane == i) factor = unit_scale(exact);
+    }
+    if (row < rows) key_scale[row] = factor;
   }
 
   SHF_BLOCK void run() {
@@ -344,17 +364,14 @@ struct Product {
         multiply_tile<true>(first_row, first_col);
       else
         multiply_tile<false>(first_row, first_col);
-      if (block.thread() < rows) {
-        float& s = key_scale[block.thread()];
-        s = args.normalize ? unit_scale(s, args.keys + (first_row + block.thread()) * args.dim, args.dim)
-                           : one_unless_nan(s);
-      }
+      scale_keys(first_row, rows);
       block.sync();
       if (!strip.idle) {
         float* out = args.out + first_row * args.m + q;
         for (int r = strip.row; r < rows; r += strip.step) {
-          float psi = rounded_product(tile[r * S::kTileStride + strip.col] * key_scale[r], scale);
-          if (key_scale[r] < 0 || scale < 0)
+          const float unit = key_scale[r];
+          float psi = rounded_product(tile[r * S::kTileStride + strip.col] * unit, scale);
+          if (unit < 0 || scale < 0)
             psi = exact_cosine(args.keys + (first_row + r) * args.dim, args.queries + q * args.dim, args.dim);
           if (args.partial != nullptr) sums.add(static_cast<double>(psi) - shift);
           if (args.out != nullptr) out[r * args.m] = scored ? from_z(psi, standardize(psi, column), args.output) : psi;
@@ -362,9 +379,7 @@ struct Product {
       }
       block.sync();
     }
-    if (args.partial != nullptr)
-      reduce_strips(block, strip, cols, sums, reinterpret_cast<Sums*>(block.shared()),
-                    args.partial + row_block * args.m + first_col);
+    if (args.partial != nullptr && reduce_strips(block, strip, cols, sums)) args.partial[row_block * args.m + q] = sums;
   }
 };
 

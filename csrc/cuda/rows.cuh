@@ -33,16 +33,6 @@ SHF_BLOCK float unit_scale(double square_sum) {
 // The factor of a row taken as it is: 1, or NaN if its squares say so.
 SHF_BLOCK float one_unless_nan(double square_sum) { return square_sum == square_sum ? 1.0f : HUGE_VALF - HUGE_VALF; }
 
-// `unit_scale` from a float32 sum; a sum out of range is taken again in float64, where the squares of floats always
-// fit.
-template <class T>
-SHF_BLOCK float unit_scale(float square_sum, const T* row, int64_t dim) {
-  if (square_sum >= 1e-30f && square_sum <= 1e30f) return unit_scale(static_cast<double>(square_sum));
-  double exact = 0;
-  for (int64_t i = 0; i < dim; ++i) exact += static_cast<double>(widen(row[i])) * widen(row[i]);
-  return unit_scale(exact);
-}
-
 template <class T>
 #if defined(__CUDACC__)
 __device__ __noinline__

@@ -19,7 +19,7 @@ struct CentreArgs {
 
 template <class Block, class T>
 SHF_BLOCK void centre_body(Block& block, const CentreArgs<T>& args) {
-  T* tile = reinterpret_cast<T*>(block.shared());  // kTransposeTile rows of kTransposeTile + 1
+  const auto tile = block.template shared<T>();  // kTransposeTile rows of kTransposeTile + 1
   const int64_t across = (args.dim + kTransposeTile - 1) / kTransposeTile;
   const int64_t first_col = block.index() % across * kTransposeTile,
                 first_row = block.index() / across * kTransposeTile;

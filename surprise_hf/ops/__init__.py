@@ -73,8 +73,14 @@ def _check_pair(first: str, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tens
     return keys, queries
 
 
+def _check_device(name: str, x: Tensor, other: str, like: Tensor) -> None:
+    if x.device != like.device:
+        raise ValueError(f"{name} is on {x.device} but {other} on {like.device}")
+
+
 def _check_moments(mean: Tensor, std: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     for name, x in (("mean", mean), ("std", std)):
+        _check_device(name, x, "queries", queries)
         if x.dim() != 1 or x.shape[0] != queries.shape[0]:
             raise ValueError(f"{name} must have shape ({queries.shape[0]},), one per query, got {tuple(x.shape)}")
     return mean.to(torch.float64), std.to(torch.float64)
@@ -211,6 +217,7 @@ def ensemble_update(
     for name, x, shape in (("count", count, ()), ("mean", mean, (dim,)), ("scatter", scatter, (dim, dim))):
         if tuple(x.shape) != shape or x.dtype != torch.float64:
             raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
+        _check_device(name, x, "batch", batch)
     _backend("ensemble_update", impl)(count, mean, scatter, batch.detach(), normalize=normalize, exact=exact)
 
 
@@ -238,6 +245,7 @@ def ensemble_moments(
     for name, x, shape in (("mean", mean, (dim,)), ("covariance", covariance, (dim, dim))):
         if tuple(x.shape) != shape or x.dtype != torch.float64:
             raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
+        _check_device(name, x, "queries", queries)
     return _backend("ensemble_moments", impl)(mean, covariance, queries, normalize=normalize)
 
 

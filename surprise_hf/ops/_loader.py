@@ -1,14 +1,18 @@
 """Finds the compiled libraries, or defines the same schemas in Python; either way `torch.ops.surprise_hf.*` exists.
 
 The reference is registered as CompositeExplicitAutograd: it answers on every device that has no kernel of its own.
+The first CUDA tensor that it meets loads the CUDA kernels, if the GPUs can run them.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,8 +48,11 @@ HOW_TO_BUILD = (
     " --force-reinstall --no-deps surprise-hf"
 )
 
+CAPABILITY = (8, 0)  # of the oldest GPU with the asynchronous copies and bfloat16 products that the kernels are made of
+
 _definitions: torch.library.Library | None = None
 _info: dict[str, str | None] = {}
+_cuda_pending = False
 
 
 def _library_path(name: str) -> Path | None:
@@ -66,34 +73,70 @@ def _load(name: str) -> tuple[str | None, str | None]:
     return str(path), None
 
 
+def _too_old() -> str | None:
+    """Why the kernels can't run on the GPUs of this process; None where they can."""
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    for device in range(torch.cuda.device_count()):
+        capability = torch.cuda.get_device_capability(device)
+        if capability < CAPABILITY:
+            name, have, need = torch.cuda.get_device_name(device), *(f"{a}.{b}" for a, b in (capability, CAPABILITY))
+            return f"{name} has compute capability {have} and the kernels need {need}"
+    return None
+
+
+def _load_cuda() -> bool:
+    """Load `_C_cuda` where every GPU can run it; True where this call did.
+
+    Not done on import: a process that has asked a GPU anything can't be forked.
+    """
+    global _cuda_pending
+    if not _cuda_pending:
+        return False
+    _cuda_pending = False
+    reason = _too_old()
+    _info["cuda_library"], _info["cuda_reason"] = (None, reason) if reason else _load("_C_cuda")
+    return _info["cuda_library"] is not None
+
+
+def _answer(name: str) -> Callable[..., Any]:
+    """The reference of an op, but the kernel from the first CUDA tensor on."""
+    reference = getattr(ref, name)
+
+    @functools.wraps(reference)
+    def answer(first: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if first.is_cuda and _load_cuda():
+            return getattr(OPS, name)(first, *args, **options)  # comes back here where there is no kernel
+        return reference(first, *args, **options)
+
+    return answer
+
+
 def load() -> None:
-    """Load `_C` (schemas and CPU) and, on a CUDA build of torch, `_C_cuda`; register fakes and gradients. Once."""
-    global _definitions
+    """Load `_C` (schemas and CPU), register reference, fakes and gradients. Once."""
+    global _definitions, _cuda_pending
     if _info:
         return
     path: str | None = None
     reason: str | None = "SURPRISE_HF_REFERENCE is set"
-    cuda_path: str | None = None
-    cuda_reason: str | None = "this torch has no CUDA"
     if os.environ.get("SURPRISE_HF_REFERENCE", "0") in ("", "0"):
         path, reason = _load("_C")
         if path is None:
             warnings.warn(f"{reason}. {HOW_TO_BUILD}", RuntimeWarning, stacklevel=3)
-    if torch.version.cuda:
-        cuda_path, cuda_reason = _load("_C_cuda") if path else (None, "_C is not loaded")
+    _cuda_pending = path is not None and torch.version.cuda is not None
     _definitions = torch.library.Library(OPS.name, "FRAGMENT")
     for schema in SCHEMAS:
         if path is None:
             _definitions.define(schema)
         name = schema.split("(")[0]
-        _definitions.impl(name, getattr(ref, name), "CompositeExplicitAutograd")
+        _definitions.impl(name, _answer(name), "CompositeExplicitAutograd")
     _autograd.register(OPS.name)
     _info.update(
         implementation="compiled" if path else "reference",
         cpu_library=path,
         cpu_reason=reason,
-        cuda_library=cuda_path,
-        cuda_reason=cuda_reason,
+        cuda_library=None,
+        cuda_reason="_C is not loaded" if path is None else "this torch has no CUDA",
         torch=torch.__version__,
     )
 
@@ -106,5 +149,6 @@ def build_info() -> dict[str, str | None]:
         `cpu_reason` and `cuda_reason` (why a library is absent, None when it is loaded), `cpu_features` (the
         instruction set the CPU kernels chose, "reference" without them), and `torch` (version).
     """
+    _load_cuda()
     features = OPS.cpu_features() if _info["cpu_library"] else "reference"
     return {**_info, "cpu_features": features}

@@ -15,9 +15,9 @@ LARGE = [(5_000, 10, 384), (3_001, 300, 386), (1_030, 96, 1024), (700, 129, 4100
 ALL_SHAPES = SHAPES + LARGE
 
 
-def tolerance(dtype):
-    """Of a cosine. The tensor core keeps one truncated float32 sum per cosine for the 16-bit types."""
-    return {torch.float64: 1e-14, torch.float32: 5e-7}.get(dtype, 2e-6)
+def tolerance(dtype, d):
+    """Of a cosine. The 16-bit types have one sum, which every 16 columns cut by up to 18 units of 2^-24."""
+    return {torch.float64: 1e-14, torch.float32: 5e-7}.get(dtype, 5e-7 + 18 * 2**-24 * d / 16)
 
 
 def pair(shape, dtype):
@@ -47,9 +47,9 @@ def test_the_kernels_answer():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", ALL_SHAPES, ids=str)
 def test_every_output(shape, dtype):
-    n, m, _ = shape
+    n, m, d = shape
     keys, queries = pair(shape, dtype)
-    eps = tolerance(dtype)
+    eps = tolerance(dtype, d)
     psi, want_mean, want_std = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")
     for output in ops.OUTPUTS:
         got, mean, std = ops.cosine_surprise(keys, queries, output=output)
@@ -154,7 +154,7 @@ def test_rows_of_extreme_size(m, dtype, scale):
     keys, queries = keys.to(dtype), queries.to(dtype)
     got = ops.cosine_surprise(keys.cuda(), queries.cuda(), output="cosine")[0]
     want = ops.cosine_surprise(keys.double(), queries.double(), output="cosine", impl="reference")[0]
-    torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=max(tolerance(dtype), 1e-14))
+    torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=tolerance(dtype, 33))
 
 
 @pytest.mark.parametrize("m", [1, 9, 60])
