@@ -23,6 +23,16 @@ class UsageError(ValueError):
     """Arguments that do not go together."""
 
 
+def add_command(
+    commands: Any, common: argparse.ArgumentParser, name: str, summary: str, description: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    """The parser of one command; `summary` stands in the list of all, the rest is shown as it is wrapped."""
+    return commands.add_parser(
+        name, help=summary, description=description, epilog=epilog, parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+
+
 def add_input(parser: argparse.ArgumentParser) -> None:
     """IN and how to read it."""
     parser.add_argument("input", metavar="IN", help="a CSV, TSV, JSONL or parquet file, or - for standard input")
@@ -47,6 +57,25 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help='put before every text; E5 models need "query: "')
     parser.add_argument("--device", metavar="D", help="such as cpu or cuda:0 (default: an accelerator if there is one)")
     parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="of the encoder (default 32)")
+
+
+def add_template(parser: argparse.ArgumentParser) -> None:
+    """How a label becomes a text."""
+    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+
+
+def add_ensemble(parser: argparse.ArgumentParser) -> None:
+    """What similarities are compared with, and how much that counts."""
+    parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
+    parser.add_argument(
+        "--surprise-weight", type=share, metavar="W",
+        help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
+    )  # fmt: skip
+
+
+def add_refine(parser: argparse.ArgumentParser) -> None:
+    """Whether labels move to their documents."""
+    parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
 
 
 def positive(text: str) -> int:
@@ -149,7 +178,8 @@ def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
     try:
         model = SurpriseModel.from_pretrained(args.model, device=args.device)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"can't load the model {args.model}: {error}") from error
+        message = str(error).removeprefix(f"{args.model}: ")
+        raise ValueError(f"can't load the model {args.model}: {message}") from error
     # the pipeline would move it to the first accelerator
     return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
 

@@ -18,8 +18,12 @@ from . import __version__, tables
 from .arguments import (
     PROGRAM,
     UsageError,
+    add_command,
+    add_ensemble,
     add_input,
     add_model,
+    add_refine,
+    add_template,
     check_folder,
     check_free,
     input_format,
@@ -28,7 +32,6 @@ from .arguments import (
     opened,
     output_format,
     positive,
-    rounds,
     say,
     share,
 )
@@ -84,23 +87,25 @@ examples:
   zcat mail.jsonl.gz | surprise-hf classify - --format jsonl --text-column body --labels spam,ham | head
 """
 
+FIT_ENSEMBLE = """\
+Read documents of the usual kind once and keep what `classify --ensemble` needs to know of them (some MB, whatever
+their number). Labels are not needed yet. Use the same model and prompt in both.
+"""
+
 
 # --- classify ----------------------------------------------------------------------------------------------------
 
 
 def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `classify`."""
-    parser = commands.add_parser(
-        "classify", help="label the documents of a table", description=CLASSIFY, epilog=RESUME, parents=[common],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = add_command(commands, common, "classify", "label the documents of a table", CLASSIFY, RESUME)
     add_input(parser)
     labels = parser.add_mutually_exclusive_group()
     labels.add_argument("--labels", metavar="A,B,C", help="the labels, separated by commas")
     labels.add_argument("--labels-file", metavar="FILE", help="a file with one label a line (commas may be part of it)")
     add_model(parser)
-    parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
-    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    add_ensemble(parser)
+    add_template(parser)
     parser.add_argument("--multi-label", action="store_true", help="judge each label by itself and list all of them")
     parser.add_argument(
         "--threshold",
@@ -110,14 +115,10 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-k", type=positive, metavar="K", help="labels to list (default 1; all for multi-label)")
     parser.add_argument(
-        "--surprise-weight", type=share, metavar="W",
-        help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
-    )  # fmt: skip
-    parser.add_argument(
         "--estimator", choices=("gaussian", "quantile", "empirical", "tail", "auto"),
         help="default: gaussian; auto with --threshold",
     )  # fmt: skip
-    parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+    add_refine(parser)
     parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
     parser.add_argument("--out-format", choices=FORMATS, help="default: by the end of OUT; csv for standard output")
     parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
@@ -276,11 +277,8 @@ class _Classifier:
 
 def add_fit_ensemble(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `fit-ensemble`."""
-    parser = commands.add_parser(
-        "fit-ensemble", help="make an ensemble of the documents of a table", parents=[common],
-        description="Read documents of the usual kind once and keep what `classify --ensemble` needs to know of them"
-        " (some MB, whatever their number). Labels are not needed yet. Use the same model and prompt in both.",
-    )  # fmt: skip
+    summary = "make an ensemble of the documents of a table"
+    parser = add_command(commands, common, "fit-ensemble", summary, FIT_ENSEMBLE)
     add_input(parser)
     add_model(parser)
     parser.add_argument("--out", required=True, metavar="E", help="the file to write, such as mail.safetensors")
@@ -305,8 +303,8 @@ def fit_ensemble(args: argparse.Namespace) -> None:
 
 def add_info(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `info`."""
-    text = "show versions, the compiled op and the devices"
-    commands.add_parser("info", help=text, description=text.capitalize() + ".", parents=[common]).set_defaults(run=info)
+    summary = "show versions, the compiled op and the devices"
+    add_command(commands, common, "info", summary, f"{summary.capitalize()}.").set_defaults(run=info)
 
 
 def info(_: argparse.Namespace) -> None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import tables
 from .arguments import (
     UsageError,
+    add_command,
     add_input,
     add_label_column,
     add_model,
+    add_template,
     check_folder,
     input_format,
     labels_or_none,
@@ -40,14 +42,11 @@ examples:
 
 def add_compare(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `compare`."""
-    parser = commands.add_parser(
-        "compare", help="find the method that suits your documents", description=COMPARE, epilog=EPILOG,
-        parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = add_command(commands, common, "compare", "find the method that suits your documents", COMPARE, EPILOG)
     add_input(parser)
     add_label_column(parser)
     add_model(parser)
-    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    add_template(parser)
     parser.add_argument("--shots", type=int, default=0, metavar="K", help="documents of each label to learn from")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of their choice (default 0)")
     parser.add_argument("--out", metavar="OUT", help="a JSON file with the numbers")
@@ -79,12 +78,10 @@ def compare(args: argparse.Namespace) -> None:
         raise ValueError("no document with text has a label: there is nothing to compare with")
     model = load_pipeline(args).model
     template = None if args.template is None else check_template(args.template)
-    found = []
-    for one in comparison.predictions(
+    found = comparison.predictions(
         model, texts, labels, positive, template=template, shots=args.shots, seed=args.seed, batch_size=args.batch_size
-    ):
-        found.append(one)
-        result = comparison.compare(found, labels, positive[tested])
+    )
+    for result in comparison.comparisons(found, labels, positive[tested]):
         _write(args, result)  # SetFit takes minutes: what is known is kept
     _show(result)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from . import tables
 from .arguments import (
     UsageError,
+    add_command,
+    add_ensemble,
     add_input,
     add_model,
     check_folder,
@@ -68,17 +70,14 @@ examples:
 
 def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `rank`."""
-    parser = commands.add_parser(
-        "rank", help="rank the documents of a table for a text", description=RANK, epilog=RANK_EPILOG,
-        parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = add_command(commands, common, "rank", "rank the documents of a table for a text", RANK, RANK_EPILOG)
     add_input(parser)
     queries = parser.add_mutually_exclusive_group(required=True)
     queries.add_argument("--query", action="append", metavar="TEXT", help="what to search for; repeatable")
     queries.add_argument("--queries-file", metavar="FILE", help="a file with one text a line")
     add_model(parser)
     parser.add_argument("--k", type=positive, default=10, metavar="K", help="documents for each text (default 10)")
-    parser.add_argument("--ensemble", metavar="FILE", help="documents to compare with, made by fit-ensemble")
+    add_ensemble(parser)
     parser.add_argument(
         "--direction", choices=("documents", "questions"), default="documents",
         help="documents (default): the paper's way. questions: the cosine's order, scored against --ensemble of"
@@ -88,10 +87,6 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-score", type=share, default=0.0, metavar="X", help="least score, 0 to 1")
     parser.add_argument("--max-score", type=share, default=1.0, metavar="X", help="largest score, 0 to 1")
     parser.add_argument("--at-least", metavar="TEXT", help="leave out documents less similar than this text would be")
-    parser.add_argument(
-        "--surprise-weight", type=share, metavar="W",
-        help="1: surprise alone, 0: similarity alone (default: tanh(e/1000) for an ensemble of e documents)",
-    )  # fmt: skip
     _add_output(parser)
     parser.set_defaults(run=rank)
 
@@ -141,10 +136,7 @@ def _print_hits(queries: Sequence[str], found: Sequence[Sequence[Hit]]) -> None:
 
 def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `cluster`."""
-    parser = commands.add_parser(
-        "cluster", help="cluster the documents of a table", description=CLUSTER, epilog=CLUSTER_EPILOG,
-        parents=[common], formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = add_command(commands, common, "cluster", "cluster the documents of a table", CLUSTER, CLUSTER_EPILOG)
     add_input(parser)
     parser.add_argument(
         "--clusters", required=True, type=_count, metavar="K", help="how many, or auto: the best mean silhouette"

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from . import tables
 from .arguments import (
     UsageError,
+    add_command,
     add_input,
     add_label_column,
     add_model,
+    add_refine,
+    add_template,
     input_format,
     labels_or_none,
     load_pipeline,
     positive,
-    rounds,
     say,
 )
 
@@ -50,20 +52,17 @@ examples:
 
 def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
     """The parser of `train`."""
-    parser = commands.add_parser(
-        "train", help="make a model from a few labelled documents", description=TRAIN, epilog=EPILOG, parents=[common],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = add_command(commands, common, "train", "make a model from a few labelled documents", TRAIN, EPILOG)
     add_input(parser)
     add_label_column(parser)
     add_model(parser)
-    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    add_template(parser)
     parser.add_argument("--documents", metavar="FILE", help="unlabelled documents for the ensemble (default: IN)")
     parser.add_argument("--test", metavar="FILE", help="labelled documents to try the model on")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="at most so many (default 20)")
     parser.add_argument("--learning-rate", type=float, default=1e-4, metavar="X", help="default 1e-4")
     parser.add_argument("--train-batch-size", type=positive, metavar="N", help="documents in a step")
-    parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+    add_refine(parser)
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of the documents (default 42)")
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.set_defaults(run=train)

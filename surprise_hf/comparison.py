@@ -7,7 +7,7 @@ Zero-shot methods see the documents and the label names. With `shots` some docum
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .refinement import shuffled
 if TYPE_CHECKING:
     from .model import SurpriseModel
 
-__all__ = ["HOW", "METHODS", "Comparison", "compare", "predictions", "split"]
+__all__ = ["HOW", "METHODS", "Comparison", "compare", "comparisons", "predictions", "split"]
 
 # simplest first: a later one must be better than the earlier ones beyond doubt to be advised
 METHODS: dict[str, dict[str, Any]] = {
@@ -37,6 +37,7 @@ HOW = {
     "SetFit": "SetFit",
 }
 DRAWS = 2000
+Predicted = tuple[str, Tensor, float]  # a method, its labels, seconds: as `predictions` yields them
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def predictions(
     shots: int = 0,
     seed: int = 0,
     batch_size: int = 32,
-) -> Iterator[tuple[str, Tensor, float]]:
+) -> Iterator[Predicted]:
     """Each method's labels for the documents that are tested, as it finishes.
 
     Args:
@@ -182,7 +183,7 @@ def _logistic() -> Any:
 # --- what the predictions are worth ------------------------------------------------------------------------------
 
 
-def compare(found: Sequence[tuple[str, Tensor, float]], labels: Sequence[Any], positive: Tensor) -> Comparison:
+def compare(found: Sequence[Predicted], labels: Sequence[Any], positive: Tensor) -> Comparison:
     """Accuracy, F1 and advice.
 
     A document with r labels is judged by its r best (`few_shot.accuracy_and_f1`); one without is left out. Intervals
@@ -196,40 +197,53 @@ def compare(found: Sequence[tuple[str, Tensor, float]], labels: Sequence[Any], p
     Raises:
         ValueError: no document has a label.
     """
+    *_, last = comparisons(found, labels, positive)
+    return last
+
+
+def comparisons(found: Iterable[Predicted], labels: Sequence[Any], positive: Tensor) -> Iterator[Comparison]:
+    """As `compare`, of the methods so far, after each of them: the last one may take minutes."""
     kept = positive.any(dim=1)
     positive = positive[kept]
-    n, count = len(positive), positive.sum(dim=1)
-    if not n:
+    if not len(positive):
         raise ValueError("no document has a label: there is nothing to compare with")
-    given, right = [], []
-    for _, best, _ in found:
-        wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
-        given.append(torch.zeros_like(positive).scatter_(1, best[kept], wanted).double())
-        right.append(given[-1] * positive)
-    share: list[Tensor] = [torch.empty(0, dtype=torch.float64)] * len(found)
-    f1, label_f1 = list(share), list(share)
-    for times in _draws(n):
-        for i in range(len(found)):
-            share[i] = torch.cat((share[i], times @ (right[i].sum(dim=1) / count) / n))
-            size = times @ (given[i] + positive)
-            each = torch.where(size > 0, 2 * (times @ right[i]) / size, torch.nan)
-            f1[i] = torch.cat((f1[i], each.nanmean(dim=1)))
-            label_f1[i] = label_f1[i] if len(label_f1[i]) else each[0]
-    gain = [one - share[0] for one in share]
-    accuracy = torch.stack([_bounds(one) for one in share])
-    advised, advice = _advice([name for name, _, _ in found], share, n)
-    return Comparison(
-        methods=tuple(name for name, _, _ in found),
-        labels=tuple(str(label) for label in labels),
-        accuracy=accuracy,
-        f1=torch.stack([_bounds(one) for one in f1]),
-        gain=torch.stack([_bounds(one) for one in gain]),
-        label_f1=torch.stack(label_f1),
-        seconds=tuple(took for _, _, took in found),
-        documents=n,
-        advised=advised,
-        advice=advice,
-    )
+    methods: list[str] = []
+    seconds: list[float] = []
+    sampled: list[tuple[Tensor, Tensor, Tensor]] = []
+    for name, best, took in found:
+        methods.append(name)
+        seconds.append(took)
+        sampled.append(_sampled(best[kept], positive))
+        share = [one for one, _, _ in sampled]
+        advised, advice = _advice(methods, share, len(positive))
+        yield Comparison(
+            methods=tuple(methods),
+            labels=tuple(str(label) for label in labels),
+            accuracy=torch.stack([_bounds(one) for one in share]),
+            f1=torch.stack([_bounds(one) for _, one, _ in sampled]),
+            gain=torch.stack([_bounds(one - share[0]) for one in share]),
+            label_f1=torch.stack([one for _, _, one in sampled]),
+            seconds=tuple(seconds),
+            documents=len(positive),
+            advised=advised,
+            advice=advice,
+        )
+
+
+def _sampled(best: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Accuracy and macro F1 of the documents and of every draw (1 + DRAWS,), and the F1 of each label (m,)."""
+    count = positive.sum(dim=1)
+    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
+    given = torch.zeros_like(positive).scatter_(1, best, wanted).double()
+    right, either = given * positive, given + positive
+    share, f1, of_label = [], [], []
+    for times in _draws(len(positive)):
+        share.append(times @ (right.sum(dim=1) / count) / len(positive))
+        size = times @ either
+        each = torch.where(size > 0, 2 * (times @ right) / size, torch.nan)
+        f1.append(each.nanmean(dim=1))
+        of_label.append(each[0])
+    return torch.cat(share), torch.cat(f1), of_label[0]
 
 
 def _draws(n: int) -> Iterator[Tensor]:

@@ -146,9 +146,14 @@ class SurpriseModel(ModelFiles):
                 **loading,
             )
         except Exception as error:
+            name, told = os.fspath(name_or_path), error
+            if type(error) is OSError and name not in str(error):  # "couldn't connect": to load what, it doesn't say
+                told = OSError(f"{name}: {error}")
             # transformers.pipeline swallows it and goes on with a bare BertModel: the pipeline will look here
-            SurpriseModel._load_error = os.fspath(name_or_path), error
-            raise
+            SurpriseModel._load_error = name, told
+            if told is error:
+                raise
+            raise told from error
 
     @classmethod
     def from_encoder(cls, encoder: SentenceTransformer) -> SurpriseModel:

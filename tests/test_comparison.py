@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
-from surprise_hf import SurpriseModel, plots
+from surprise_hf import SurpriseModel, comparison, plots
 from surprise_hf.comparison import METHODS, compare, predictions, split
 from surprise_hf.few_shot import as_matrix
 from surprise_hf.scoring import surprise
@@ -38,6 +38,23 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
     gain = result.accuracy[1, 0] - result.accuracy[0, 0]
     assert result.gain[:, 0].tolist() == pytest.approx([0.0, float(gain)], abs=1e-12)
     assert result.seconds == (0.5, 0.25)
+
+
+def test_what_is_known_so_far_after_each_method_computed_once(monkeypatch: pytest.MonkeyPatch):
+    truth = torch.randint(4, (50,), generator=torch.Generator().manual_seed(0))
+    found = [
+        (name, guesses(truth, right, i + 1), 0.0)
+        for i, (name, right) in enumerate((("a", 0.2), ("b", 0.2), ("c", 0.9)))
+    ]
+    positive = as_matrix(truth.unsqueeze(1).tolist(), 4)
+    wanted = [compare(found[:i], LABELS, positive) for i in (1, 2, 3)]
+    seen, sampled = [], comparison._sampled
+    monkeypatch.setattr(comparison, "_sampled", lambda *given: seen.append(0) or sampled(*given))
+    for i, so_far in enumerate(comparison.comparisons(iter(found), LABELS, positive)):
+        assert len(seen) == i + 1
+        assert so_far.rows() == wanted[i].rows()
+        assert (so_far.advised, so_far.advice) == (wanted[i].advised, wanted[i].advice)
+    assert [one.advised for one in wanted] == ["a", "a", "c"]
 
 
 def test_the_interval_is_that_of_a_share():

@@ -332,7 +332,7 @@ def test_from_disk_without_network_and_cache(st_path, tmp_path):
     found = client(ALONE, offline, tmp_path / "a model")
     assert found["pipeline"] == found["model"] == expected
     assert (found["rows"], found["plain"]) == (16, 32)
-    assert "OSError: We couldn't connect" in found["elsewhere"]
+    assert "OSError: me/model: We couldn't connect" in found["elsewhere"]
     assert "a connection to" not in found["elsewhere"]
 
 

@@ -56,7 +56,8 @@ def test_words_from_end_to_end(
     text = (tmp_path / "out" / "words.md").read_text()
     assert text.partition("\n![")[0].rstrip() in capsys.readouterr().out
     assert "| 84.9 | 77.0 | 2.2 | 100.0 |" in text  # the paper's Alsatian
-    by_cosine = text.partition("By surprise:")[0].splitlines()
+    assert f"| encoder | tiny | sentence-t5-base |\n| words | {len(DICTIONARY)} | 25,474 |" in text
+    by_cosine = text.partition("By surprise:")[0].partition("By cosine:")[2].splitlines()
     shown = [line.split("|")[1:3] for line in by_cosine if line.startswith("| ")][2:]
     assert [word.strip() for word, _ in shown] == sorted(rows, key=lambda word: -rows[word]["cosine"])
     assert [line.split("|")[4].strip() for line in by_cosine if line.startswith("| ")][2:4] == ["dog", "the"]

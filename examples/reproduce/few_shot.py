@@ -234,9 +234,11 @@ def draw(rows: list[dict[str, Any]], path: Path, colours: dict[str, str]) -> Pat
                         panel.plot(k, middle, "o-", color=colour, markersize=4, label=decision)
                         panel.fill_between(k, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
                 panel.set_title(f"{s}, {model}" if len({m for m, _ in kinds}) > 1 else s)
+                panel.set_xticks(sorted({key[3] for key in found}))
                 panel.set_xlabel("texts of each label, k" if kind else "texts, as a multiple of the labels")
                 panel.grid(True, axis="y")
-            axes[down, 0].set_ylabel(f"weighted F1, percent ({'balanced' if kind else 'unbalanced'})")
+            title = f"({chr(ord('a') + down)}) {'balanced' if kind else 'unbalanced'}"
+            axes[down, 0].set_ylabel(f"{title}\nweighted F1, percent")
         handles: dict[str, Any] = {}
         for panel in axes.flat:
             handles |= {name: line for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}

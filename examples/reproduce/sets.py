@@ -115,7 +115,8 @@ HUB = {
         "\\n",  # backslash and n: lines in the original files
     ),
     # amazon_reviews_multi itself is withdrawn, mteb/amazon_reviews_multi has stars but no categories and needs a
-    # loading script, which datasets 4 and later refuse; this copy has all columns, in parquet
+    # loading script, which datasets 4 and later refuse; this copy has all columns, in parquet. It is not pinned: its
+    # revision could not be learnt without the Hub
     "amazon": HubSet(
         "0xtimi/amazon_reviews_multi",
         None,
