@@ -2,8 +2,6 @@
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,11 +9,9 @@
 #include <utility>
 
 #include "cpu/kernels.h"
+#include "tensors.h"
 
 namespace surprise_hf::cpu {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 constexpr int64_t kMaxParts = 64;
 constexpr int64_t kPackedBytes = 8 << 20;
@@ -68,10 +64,6 @@ void for_parts(const Parts& parts, const F& f) {
 template <class F>
 auto with_type(ScalarType type, const F& f) {
   return type == ScalarType::Double ? f(double{}) : f(float{});
-}
-
-inline ScalarType result_type(const Tensor& x) {
-  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
 // Memory for the length of a call. A thread keeps its last buffer of up to kKeptBytes for the next call: fresh pages

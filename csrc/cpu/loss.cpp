@@ -17,29 +17,6 @@ namespace {
 using namespace surprise_hf;
 using namespace surprise_hf::cpu;
 
-double rounding_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kDouble: return std::numeric_limits<double>::epsilon();
-    case Dtype::kFloat: return std::numeric_limits<float>::epsilon();
-    case Dtype::kHalf: return 0x1p-10;
-    default: return 0x1p-7;
-  }
-}
-
-// The type that keys and queries meet in.
-ScalarType common_type(const Tensor& keys, const Tensor& queries) {
-  return result_type(keys) == ScalarType::Double ? ScalarType::Double : result_type(queries);
-}
-
-template <class T>
-T* data(const Tensor& x) {
-  return static_cast<T*>(x.mutable_data_ptr());
-}
-template <class T>
-const T* view(const Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
-}
-
 // --- forward ---------------------------------------------------------------------------------------------------------
 
 template <class T>
@@ -79,26 +56,17 @@ std::tuple<Tensor, Tensor, Tensor> weighted_focal_loss(const Tensor& keys, const
   Tensor keep_keys, keep_queries;
   const Rows k = rows_of(keys, "keys", true, keep_keys), q = rows_of(queries, "queries", true, keep_queries);
   STD_TORCH_CHECK(k.d == q.d, "keys have ", k.d, " dimensions but queries have ", q.d);
-  STD_TORCH_CHECK(positive.scalar_type() == ScalarType::Bool && positive.dim() == 2 && positive.size(0) == k.n &&
-                      positive.size(1) == q.n,
-                  "positive must be boolean of shape (", k.n, ", ", q.n, ")");
-  STD_TORCH_CHECK(probability == "softplus" || probability == "relu", "probability must be softplus or relu, got ",
-                  probability);
-  const ScalarType type = common_type(keys, queries);
+  const FocalOperands operands(keys, queries, positive, weight, probability);
+  const ScalarType type = result_type(keys, queries);
   const Tensor mask = torch::stable::contiguous(positive);
   std::optional<Tensor> weights;
-  if (weight.has_value()) {
-    STD_TORCH_CHECK(weight->scalar_type() == type && weight->dim() == 1 && weight->size(0) == k.n, "weight must hold ",
-                    k.n, " values of the type of the loss");
-    weights = torch::stable::contiguous(*weight);
-  }
+  if (weight.has_value()) weights = torch::stable::contiguous(*weight);
   const Tensor loss = empty_like_rows(keys, {}, type), cross_entropy = empty_like_rows(keys, {}, type);
   const Tensor slope = empty_like_rows(keys, {k.n, q.n}, type);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     FocalRows<T> all{};
-    const double coarse = std::max(rounding_of(k.dtype), rounding_of(q.dtype));
-    all.focal = focal_of<T>(gamma, epsilon, delta, probability == "softplus", coarse);
+    all.focal = focal_of<T>(gamma, epsilon, delta, operands.softplus, operands.coarse);
     all.balanced = balanced;
     all.documents = k.n;
     all.m = q.n;
@@ -196,7 +164,7 @@ std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, cons
   Tensor keep_keys, keep_queries;
   const Rows k = rows_of(keys, "keys", true, keep_keys), q = rows_of(queries, "queries", true, keep_queries);
   STD_TORCH_CHECK(k.d == q.d, "keys have ", k.d, " dimensions but queries have ", q.d);
-  const ScalarType type = common_type(keys, queries);
+  const ScalarType type = result_type(keys, queries);
   const auto checked = [&](const Tensor& x, const char* name, int64_t count) {
     STD_TORCH_CHECK(x.scalar_type() == type && x.numel() == count, name, " must hold ", count,
                     " values of the type of the loss");

@@ -4,14 +4,12 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
 
 #include <array>
 
 #include "cuda/launch.h"
 #include "cuda/scatter.cuh"
+#include "tensors.h"
 
 #if defined(__CUDACC__)
 // torch's header declares it only under USE_CUDA.
@@ -19,9 +17,6 @@ extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_inde
 #endif
 
 namespace surprise_hf {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 constexpr int kWarps = kThreads / kWarpSize;
 
@@ -45,19 +40,6 @@ inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::sta
 inline void check_device(const Tensor& x, const char* name, const Tensor& keys) {
   STD_TORCH_CHECK(x.is_cuda() == keys.is_cuda() && x.get_device_index() == keys.get_device_index(), name,
                   " must be on the device of the keys");
-}
-
-inline ScalarType result_type(const Tensor& x) {
-  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
-template <class T>
-T* data(const Tensor& x) {
-  return static_cast<T*>(x.mutable_data_ptr());
-}
-template <class T>
-const T* view(const Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
 }
 
 #if defined(__CUDACC__)

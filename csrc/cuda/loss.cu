@@ -16,19 +16,9 @@ SHF_BODY(FocalBody, focal_body)
 SHF_BODY(LossSumBody, loss_sum_body)
 SHF_BODY(UnitGradientBody, unit_gradient_body)
 
-double rounding_of(ScalarType type) {
-  switch (type) {
-    case ScalarType::Double: return std::numeric_limits<double>::epsilon();
-    case ScalarType::Float: return std::numeric_limits<float>::epsilon();
-    case ScalarType::Half: return 0x1p-10;
-    default: return 0x1p-7;
-  }
-}
-
 // The type that holds both operands.
 ScalarType common_type(const Tensor& keys, const Tensor& queries) {
-  if (keys.scalar_type() == queries.scalar_type()) return keys.scalar_type();
-  return result_type(keys) == ScalarType::Double ? ScalarType::Double : result_type(queries);
+  return keys.scalar_type() == queries.scalar_type() ? keys.scalar_type() : result_type(keys, queries);
 }
 
 Tensor as(const Tensor& x, ScalarType type) { return x.scalar_type() == type ? x : torch::stable::to(x, type); }
@@ -54,31 +44,22 @@ std::tuple<Tensor, Tensor, Tensor> weighted_focal_loss(const Tensor& keys, const
                                                        const std::optional<Tensor>& weight_in, double gamma,
                                                        double epsilon, const std::string& probability, double delta,
                                                        bool balanced) {
-  STD_TORCH_CHECK(probability == "softplus" || probability == "relu", "probability must be softplus or relu, got ",
-                  probability);
+  const FocalOperands operands(keys, queries, positive_in, weight_in, probability);
   const ScalarType type = common_type(keys, queries);
   const Call c(as(keys, type), as(queries, type), true);
   const ScalarType result = result_type(c.keys);
   check_device(positive_in, "positive", c.keys);
-  STD_TORCH_CHECK(positive_in.scalar_type() == ScalarType::Bool && positive_in.dim() == 2 &&
-                      positive_in.size(0) == c.n && positive_in.size(1) == c.m,
-                  "positive must be boolean of shape (", c.n, ", ", c.m, ")");
+  if (weight_in.has_value()) check_device(*weight_in, "weight", c.keys);
   const Tensor positive = dense(positive_in);
   std::optional<Tensor> weight;
-  if (weight_in.has_value()) {
-    check_device(*weight_in, "weight", c.keys);
-    STD_TORCH_CHECK(weight_in->scalar_type() == result && weight_in->numel() == c.n, "weight must hold ", c.n,
-                    " values of the type of the loss");
-    weight = dense(*weight_in);
-  }
+  if (weight_in.has_value()) weight = dense(*weight_in);
   const Tensor psi =
       by_type(type, [&](auto element) { return product<decltype(element)>(c); }, [&] { return cosines_f64(c); });
   const Tensor losses = c.empty({c.n, 2}, ScalarType::Double);
   const Tensor loss = c.empty({}, result), cross_entropy = c.empty({}, result);
   by_compute_type(result, [&](auto zero) {
     using T = decltype(zero);
-    const double coarse = std::max(rounding_of(keys.scalar_type()), rounding_of(queries.scalar_type()));
-    const Focal<T> focal = focal_of<T>(gamma, epsilon, delta, probability == "softplus", coarse);
+    const Focal<T> focal = focal_of<T>(gamma, epsilon, delta, operands.softplus, operands.coarse);
     const T* weights = weight.has_value() ? view<T>(*weight) : nullptr;
     launch<FocalBody>(
         ceil_div(c.n, kWarps), 0, c.stream,
