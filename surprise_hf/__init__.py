@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .pipeline import SurpriseZeroShotPipeline
     from .retrieval import SurpriseIndex
     from .scoring import surprise
-    from .trainer import StopOnCrossEntropy, SurpriseTrainer, SurpriseTrainingArguments
+    from .trainer import StopOnCrossEntropy, SurpriseTrainer
+    from .training_arguments import SurpriseTrainingArguments
 
 __version__ = "0.1.0"
 
@@ -36,7 +37,7 @@ _LAZY = {
     "SurpriseKMeans": "clustering",
     "SurpriseModel": "model",
     "SurpriseTrainer": "trainer",
-    "SurpriseTrainingArguments": "trainer",
+    "SurpriseTrainingArguments": "training_arguments",
     "SurpriseZeroShotPipeline": "pipeline",
     "WeightedFocalLoss": "losses",
     "pseudo_label": "few_shot",

@@ -40,7 +40,7 @@ class WeightedFocalLoss(nn.Module):
 
     Returns: loss () and cross-entropy ().
 
-    Example:
+    Examples:
         >>> loss, cross_entropy = WeightedFocalLoss()(documents, labels, positive)
         >>> loss.backward()
     """
@@ -89,6 +89,9 @@ class WeightedFocalLoss(nn.Module):
         return f"gamma={self.gamma}, epsilon={self.epsilon}, probability={self.probability!r}, balanced={self.balanced}"
 
 
+SHORTER = 0.75  # texts shorter than this share of the longest are encoded apart
+
+
 # --- for a trainer -----------------------------------------------------------------------------------------------
 
 
@@ -98,7 +101,7 @@ class LabelMatrixLoss(nn.Module):
     With more labels than `labels_per_step`, a step encodes those of its documents and, in turn, some others; the
     vectors of the rest are those of the last time. So a document still meets every label, and a step's cost does
     not grow with their number. Each label is encoded at least once in m / (labels_per_step - its documents' labels)
-    steps.
+    steps. On a CPU, where padding costs as much as text, documents of very different length go apart.
 
     Args:
         model: a SentenceTransformer.
@@ -138,7 +141,7 @@ class LabelMatrixLoss(nn.Module):
     def forward(self, features: list[dict[str, Any]], labels: tuple[Tensor, Tensor | None]) -> Tensor:
         """The focal loss; the cross-entropy is added to `total` when training."""
         positive, sample_weight = labels
-        keys = self.model(features[0])["sentence_embedding"]
+        keys = self._documents(features[0])
         self.encoded["documents"] += len(keys)
         loss, cross_entropy = self.focal(keys, self._label_vectors(positive), positive, sample_weight)
         if self.training and torch.is_grad_enabled():
@@ -150,6 +153,11 @@ class LabelMatrixLoss(nn.Module):
         total = self.total.clone()
         self.total.zero_()
         return total
+
+    def _documents(self, features: dict[str, Any]) -> Tensor:
+        parts, order = _by_length(features)
+        vectors = [self.model(part)["sentence_embedding"] for part in parts]
+        return vectors[0] if order is None else torch.cat(vectors)[order]
 
     def _label_vectors(self, positive: Tensor) -> Tensor:
         if self.labels_per_step >= len(self.texts):
@@ -184,3 +192,27 @@ class LabelMatrixLoss(nn.Module):
         features = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in features.items()}
         self.encoded["labels"] += len(rows)
         return self.model(features)["sentence_embedding"]
+
+
+def _by_length(features: dict[str, Any]) -> tuple[list[dict[str, Any]], Tensor | None]:
+    """Features on a CPU in parts without most of their padding, and each text's place among the parts' texts.
+
+    One part, and None, where they are not (texts, tokens) padded to the right, or there is little to save.
+    """
+    mask = features.get("attention_mask")
+    tensors = {name: x for name, x in features.items() if isinstance(x, Tensor)}
+    if mask is None or mask.device.type != "cpu" or any(x.shape != mask.shape for x in tensors.values()):
+        return [features], None
+    length = mask.sum(dim=1)
+    order = length.argsort(descending=True, stable=True)
+    starts = [0]
+    for at, size in enumerate(length[order].tolist()):
+        if size < SHORTER * length[order[starts[-1]]]:
+            starts.append(at)
+    if len(starts) == 1 or not mask[:, 0].all():
+        return [features], None
+    parts = []
+    for rows in order.tensor_split(starts[1:]):
+        longest = int(length[rows[0]])
+        parts.append({**features, **{name: x[rows, :longest] for name, x in tensors.items()}})
+    return parts, order.argsort()

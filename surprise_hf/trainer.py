@@ -9,84 +9,43 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from datasets import Dataset, DatasetDict, Features, List, Value
 from huggingface_hub import HfApi
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EvalPrediction,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs
+from .ensemble import Ensemble
 from .few_shot import accuracy_and_f1, as_matrix, mix_labels, read_targets
 from .fitted import FittedLabels
 from .losses import LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
+from .training_arguments import SurpriseTrainingArguments
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
 TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
 TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
-
-
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass
-class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
-    """TrainingArguments with the defaults of the paper, and what its loss needs.
-
-    Everything that transformers and sentence-transformers accept is accepted here. `num_train_epochs` is a cap:
-    training ends with the first epoch whose mean cross-entropy is below `stop_cross_entropy`.
-
-    References: paper section 3.2.
-    """
-
-    learning_rate: float = _option(1e-4, "The initial learning rate.")
-    weight_decay: float = _option(0.01, "Weight decay of the optimizer.")
-    lr_scheduler_type: str = _option("constant", "The paper has none; a schedule would depend on the cap on epochs.")
-    num_train_epochs: float = _option(20, "Epochs at most.")
-    per_device_train_batch_size: int = _option(16, "Documents in a step.")
-    per_device_eval_batch_size: int = _option(32, "Texts encoded together when evaluating and fitting the ensemble.")
-    logging_strategy: str = _option("epoch", "An epoch has few steps.")
-    stop_cross_entropy: float | None = _option(0.3, "Stop after an epoch with a smaller mean; None: only at the cap.")
-    gamma: float = _option(1.0, "Of the focal factor.")
-    epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
-    probability: str = _option("softplus", 'Of a cosine: "softplus", or "relu" as in the paper.')
-    delta: float = _option(1e-10, 'Of "relu".')
-    balanced: bool = _option(True, "Right and wrong labels count alike; False: every pair does, as in the paper.")
-    class_weight: str | None = _option(None, '"balanced" weighs documents by the inverse of their label\'s count.')
-    labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
-    mix_examples: bool = _option(True, "Saved labels lie between name and examples (fit_labels); False: at the name.")
-    text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
-    label_column: str | None = _option(None, "None looks for label or labels.")
-    weight_column: str | None = _option(None, "Of weights of the training documents.")
-    refine: str | None = _option(
-        None, 'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble.'
-    )
-    surprise_weight: float | None = _option(None, "Of the surprise score when labelling; None: by the crossover.")
-
-    def __post_init__(self) -> None:
-        # sentence-transformers would set it in a distributed run, where uneven batches would make the ranks wait;
-        # here they are filled up, so that 3 examples on two ranks are not dropped
-        drop_last, self.dataloader_drop_last = self.dataloader_drop_last, True
-        super().__post_init__()
-        self.dataloader_drop_last = drop_last
-        if self.class_weight not in (None, "balanced"):
-            raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
-        if self.labels_per_step is not None:
-            inputs.positive_int("labels_per_step", self.labels_per_step)
 
 
 class StopOnCrossEntropy(TrainerCallback):
@@ -161,7 +120,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Each label's vector then lies between that
     of its name and those of its examples (`args.mix_examples`, see `few_shot.mix_labels`).
 
-    Example:
+    Examples:
         >>> trainer = SurpriseTrainer(model=SurpriseModel("sentence-transformers/all-MiniLM-L6-v2"),
         ...                           args=SurpriseTrainingArguments(output_dir="news"), train_dataset=rows)
         >>> trainer.train()
@@ -196,6 +155,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         self.template, self.ensemble = hypothesis_template, ensemble
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
+        self._held: list[Tensor] = []  # weights that don't train
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         if self.labels is None:
@@ -343,25 +303,54 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
         self._fit_step = None
         self.model.set_ensemble(None)
-        result = super().train(*args, **kwargs)
+        try:
+            result = super().train(*args, **kwargs)
+        finally:
+            for weight in self._held:
+                weight.requires_grad_(True)
+            self._held = []
         self._refit()
         return result
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """As in every Trainer, without the word embeddings unless they are to be trained."""
+        if not self._columns.train_word_embeddings:
+            encoders = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
+            found = {id(w): w for encoder in encoders for w in encoder.get_input_embeddings().parameters()}
+            self._held += [weight for weight in found.values() if weight.requires_grad]
+            for weight in self._held:
+                weight.requires_grad_(False)
+        return super().create_optimizer(*args, **kwargs)
+
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in every Trainer, without dropout unless it is asked for."""
+        if model.training and not self._columns.dropout:
+            for module in model.modules():  # what recomputes activations does so in training only
+                module.training = getattr(module, "gradient_checkpointing", False)
+        return super().compute_loss(model, *args, **kwargs)
+
     def _refit(self) -> None:
-        """Fit the model's ensemble and labels, unless they were at this step."""
-        documents = self.ensemble
+        """Fit the model's ensemble and labels, unless they were at this step. No text is encoded twice."""
+        documents, mix = self.ensemble, self._columns.mix_examples and self.state.global_step
         if documents is None and self.train_dataset is not None:
             documents = self.train_dataset[TEXT]
         if documents is None or self._fit_step == self.state.global_step:
             return
-        self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-        if self._columns.mix_examples and isinstance(self.train_dataset, Dataset) and self.state.global_step:
+        if mix and isinstance(self.train_dataset, Dataset):
             assert self.labels is not None
-            assert self.model.ensemble is not None
+            options = self.model.fit_options
+            self.model.set_labels(None)  # not to be fitted before they are mixed
             examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
+            if self.ensemble is None:
+                self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
+            else:
+                self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+            assert self.model.ensemble is not None
             positive = as_matrix(self.train_dataset[LABEL], len(self.labels))
             vectors = mix_labels(self._named(), examples, positive, self.model.ensemble.mean)
-            self.model.set_labels(self.labels, self.template, vectors=vectors, **self.model.fit_options)
+            self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
+        else:
+            self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
         self._fit_step = self.state.global_step
 
     def _named(self) -> Tensor:

@@ -408,6 +408,59 @@ def test_a_step_encodes_documents_and_labels_once():
     torch.testing.assert_close(value, weighted_focal_loss(keys, queries, one_of([*range(16)], 150))[0])
 
 
+class TokenMean(nn.Module):
+    """Mean of the token's rows of a table; keeps the shapes it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, Tensor]:
+        assert prompt is None
+        ids = torch.tensor([[int(text)] for text in texts])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.shapes.append(tuple(features["input_ids"].shape))
+        mask = features["attention_mask"].unsqueeze(2)
+        return {"sentence_embedding": (self.table(features["input_ids"]) * mask).sum(dim=1) / mask.sum(dim=1)}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shapes"),
+    [
+        ([3, 8, 6, 2, 7], [(3, 8), (1, 3), (1, 2)]),  # 6 is 3/4 of 8, 2 less than 3/4 of 3
+        ([6, 8, 7], [(3, 8)]),
+        ([4], [(1, 4)]),
+    ],
+)
+def test_padding_is_not_encoded(lengths, shapes):
+    torch.manual_seed(0)
+    model, n = TokenMean(), len(lengths)
+    loss = LabelMatrixLoss(model, ["0", "1", "2"])
+    mask = (torch.arange(8) < torch.tensor(lengths).unsqueeze(1)).long()[:, : max(lengths)]
+    features = {"input_ids": torch.randint(50, mask.shape), "attention_mask": mask, "prompt_length": 0}
+    positive = one_of([i % 3 for i in range(n)], 3)
+    value = loss([features], (positive, None))
+    value.backward()
+    assert model.shapes == [*shapes, (3, 1)]
+    gradient, model.table.weight.grad = model.table.weight.grad, None
+    expected = weighted_focal_loss(model(features)["sentence_embedding"], model.table.weight[:3], positive)[0]
+    expected.backward()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, model.table.weight.grad)
+
+
+def test_texts_padded_to_the_left_stay_together():
+    """Where a text's first token does not come first, cutting columns would move its positions."""
+    model = TokenMean()
+    mask = torch.tensor([[1] * 8, [0] * 6 + [1] * 2])
+    loss = LabelMatrixLoss(model, ["0", "1"])
+    loss([{"input_ids": torch.ones_like(mask), "attention_mask": mask}], (one_of([0, 1], 2), None))
+    assert model.shapes[0] == (2, 8)
+
+
 def test_many_labels_take_turns():
     """150 labels do not dominate a step of 16 documents; a document still meets all of them."""
     torch.manual_seed(0)

@@ -34,16 +34,8 @@ def rows(every: int = 1) -> Dataset:
     return Dataset.from_dict({"text": TEXTS[::every], "label": TARGETS[::every]})
 
 
-def quiet(model: SurpriseModel) -> SurpriseModel:
-    """Without dropout, so that two ways of computing one update can be compared."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
-
-
 def load(path: Path) -> SurpriseModel:
-    return quiet(SurpriseModel.from_pretrained(path, device="cpu"))
+    return SurpriseModel.from_pretrained(path, device="cpu")
 
 
 def make(path: Path, out: Path, train=None, evaluate=None, *, trainer=None, **options) -> SurpriseTrainer:
@@ -72,20 +64,23 @@ def test_defaults_of_the_paper(tmp_path):
     assert (args.gamma, args.epsilon, args.delta) == (1.0, 0.05, 1e-10)
 
 
-def test_a_step_is_one_update_of_the_matrix_loss(st_path, tmp_path):
-    """Against the formula written out: SGD on all documents and all labels."""
+@pytest.mark.parametrize("words", [False, True])
+def test_a_step_is_one_update_of_the_matrix_loss(st_path, tmp_path, words):
+    """Against the formula written out: SGD on all documents and all labels, word embeddings only if wanted."""
     trainer = make(
         st_path, tmp_path, per_device_train_batch_size=24, num_train_epochs=1, optim="sgd", weight_decay=0.0,
-        max_grad_norm=0.0, learning_rate=0.1,
+        max_grad_norm=0.0, learning_rate=0.1, train_word_embeddings=words,
     )  # fmt: skip
     trainer.train()
+    assert all(p.requires_grad for p in trainer.model.parameters())
     model = load(st_path)
     templated = [f"this matter is {label}" for label in LABELS]
     keys, queries = (model(model.preprocess(texts))["sentence_embedding"] for texts in (TEXTS, templated))
     positive = torch.tensor([[label == target for label in LABELS] for target in TARGETS])
     loss, _ = weighted_focal_loss(keys, queries, positive, impl="reference")
     loss.backward()
-    expected = [p.detach() - 0.1 * (0 if p.grad is None else p.grad) for p in model.parameters()]
+    still = None if words else model[0].auto_model.get_input_embeddings().weight
+    expected = [p.detach() - 0.1 * (0 if p.grad is None or p is still else p.grad) for p in model.parameters()]
     assert_same(weights(trainer.model), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -147,6 +142,22 @@ def test_the_logged_means(st_path, tmp_path):
     for name in ("cross_entropy", "loss"):
         (logged,) = [entry[name] for entry in trainer.state.log_history if name in entry]
         assert logged == pytest.approx(metrics[f"eval_{name}"], abs=1e-4)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_dropout_only_where_wanted(st_path, tmp_path, checkpointing):
+    """Without, a step of all texts is a function of them and the weights: the seed makes no difference."""
+    found = {}
+    for dropout in (False, True):
+        for seed in (1, 2):
+            trainer = make(
+                st_path, tmp_path, num_train_epochs=1, per_device_train_batch_size=24, dropout=dropout, seed=seed,
+                optim="sgd", learning_rate=0.1, gradient_checkpointing=checkpointing,
+            )  # fmt: skip
+            trainer.train()
+            found[dropout, seed] = torch.cat([p.flatten() for p in weights(trainer.model)])
+    torch.testing.assert_close(found[False, 1], found[False, 2])
+    assert not torch.allclose(found[True, 1], found[True, 2])
 
 
 OTHER_WAYS = [{"bf16": True}, {"fp16": True}, {"activation_checkpointing": True}, {"class_weight": "balanced"}]
@@ -363,7 +374,7 @@ def test_best_model_comes_back_with_its_ensemble(st_path, tmp_path):
 def test_the_models_prompt_is_used_on_both_sides(st_path, tmp_path):
     trainer = make(st_path, tmp_path, prompts="query: ", num_train_epochs=1)
     prompted = SentenceTransformer(str(st_path), prompts={"q": "query: "}, default_prompt_name="q", device="cpu")
-    same = SurpriseTrainer(quiet(SurpriseModel.from_encoder(prompted)), trainer.args, rows())
+    same = SurpriseTrainer(SurpriseModel.from_encoder(prompted), trainer.args, rows())
     same.args.prompts = None
     (batch,) = list(trainer.get_train_dataloader())[:1]
     assert "query" in trainer.model.tokenizer.decode(batch["text_input_ids"][0])

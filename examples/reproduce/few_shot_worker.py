@@ -156,16 +156,20 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
 
     def train() -> Callable[[], Found]:
         nonlocal encoded
-        if job["options"] is not None:
-            folder = tempfile.mkdtemp(prefix="surprise-hf-")
-            plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none", "mix_examples": False}
-            args = SurpriseTrainingArguments(seed=job["seed"], **plain, **job["options"])
-            trainer = SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
-            trainer.train()
-            encoded = trainer.loss.encoded
+        if job["options"] is None:
+            few = embed()
+            return lambda: label(*few)
+        folder = tempfile.mkdtemp(prefix="surprise-hf-")
+        plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none"}
+        args = SurpriseTrainingArguments(seed=job["seed"], **plain, **job["options"])
+        trainer = SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
+        trainer.train()
+        encoded = trainer.loss.encoded
+        return lambda: label(*embed())  # the trainer has embedded them once, as for a user
+
+    def embed() -> tuple[Any, Any]:
         examples, _ = model.embed(job["texts"], show_progress_bar=False)
-        names = model.label_vectors(job["names"], job["template"])
-        return lambda: label(names, examples)
+        return model.set_labels(None).label_vectors(job["names"], job["template"]), examples
 
     def label(names: Any, examples: Any) -> Found:
         documents, _ = model.embed(job["documents"], show_progress_bar=False)

@@ -212,9 +212,7 @@ def _ensemble_moments_backward(ctx, g_mean, g_var):
 # --- weighted_focal_loss -----------------------------------------------------------------------------------------
 
 
-def _focal_fake(
-    keys, queries, positive, weight=None, *, gamma=1.0, epsilon=0.05, probability="softplus", delta=1e-10, balanced=True
-):
+def _focal_fake(keys, queries, positive, weight=None, **_):
     dtype = ref.compute_dtype(torch.promote_types(keys.dtype, queries.dtype))
     return tuple(keys.new_empty(shape, dtype=dtype) for shape in ((), (), (keys.shape[0], queries.shape[0])))
 

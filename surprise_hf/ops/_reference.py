@@ -206,13 +206,13 @@ def focal_loss(
     keys: Tensor,
     queries: Tensor,
     positive: Tensor,
-    weight: Tensor | None = None,
+    weight: Tensor | None,
     *,
-    gamma: float = 1.0,
-    epsilon: float = 0.05,
-    probability: str = "softplus",
-    delta: float = 1e-10,
-    balanced: bool = True,
+    gamma: float,
+    epsilon: float,
+    probability: str,
+    delta: float,
+    balanced: bool,
 ) -> tuple[Tensor, Tensor]:
     """Loss and cross-entropy for autograd to differentiate: the definition."""
     with torch.autocast(keys.device.type, enabled=False):  # a cosine in half precision is too coarse

@@ -1,0 +1,64 @@
+"""SurpriseTrainingArguments: what a SurpriseTrainer takes beside data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentence_transformers import SentenceTransformerTrainingArguments
+
+from . import inputs
+
+__all__ = ["SurpriseTrainingArguments"]
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
+    """TrainingArguments with the defaults of the paper, and what its loss needs.
+
+    Everything that transformers and sentence-transformers accept is accepted here. `num_train_epochs` is a cap:
+    training ends with the first epoch whose mean cross-entropy is below `stop_cross_entropy`.
+
+    References: paper section 3.2.
+    """
+
+    learning_rate: float = _option(1e-4, "The initial learning rate.")
+    weight_decay: float = _option(0.01, "Weight decay of the optimizer.")
+    lr_scheduler_type: str = _option("constant", "The paper has none; a schedule would depend on the cap on epochs.")
+    num_train_epochs: float = _option(20, "Epochs at most.")
+    per_device_train_batch_size: int = _option(16, "Documents in a step.")
+    per_device_eval_batch_size: int = _option(32, "Texts encoded together when evaluating and fitting the ensemble.")
+    logging_strategy: str = _option("epoch", "An epoch has few steps.")
+    stop_cross_entropy: float | None = _option(0.3, "Stop after an epoch with a smaller mean; None: only at the cap.")
+    gamma: float = _option(1.0, "Of the focal factor.")
+    epsilon: float = _option(0.05, "Target of the pairs that don't belong together.")
+    probability: str = _option("softplus", 'Of a cosine: "softplus", or "relu" as in the paper.')
+    delta: float = _option(1e-10, 'Of "relu".')
+    balanced: bool = _option(True, "Right and wrong labels count alike; False: every pair does, as in the paper.")
+    class_weight: str | None = _option(None, '"balanced" weighs documents by the inverse of their label\'s count.')
+    labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
+    dropout: bool = _option(False, "Dropout while training, as the encoder has it; without, it needs fewer epochs.")
+    train_word_embeddings: bool = _option(False, "Train them too; held still, a step of a large vocabulary is short.")
+    mix_examples: bool = _option(True, "Saved labels lie between name and examples (fit_labels); False: at the name.")
+    text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
+    label_column: str | None = _option(None, "None looks for label or labels.")
+    weight_column: str | None = _option(None, "Of weights of the training documents.")
+    refine: str | None = _option(
+        None, 'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble.'
+    )
+    surprise_weight: float | None = _option(None, "Of the surprise score when labelling; None: by the crossover.")
+
+    def __post_init__(self) -> None:
+        # sentence-transformers would set it in a distributed run, where uneven batches would make the ranks wait;
+        # here they are filled up, so that 3 examples on two ranks are not dropped
+        drop_last, self.dataloader_drop_last = self.dataloader_drop_last, True
+        super().__post_init__()
+        self.dataloader_drop_last = drop_last
+        if self.class_weight not in (None, "balanced"):
+            raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
+        if self.labels_per_step is not None:
+            inputs.positive_int("labels_per_step", self.labels_per_step)
