@@ -29,6 +29,8 @@ from surprise_hf.plots import BAR, CURVE, INK, SECOND
 
 SETS = "ag_news,dbpedia,banking77,clinc150"
 OWN = (  # decision of a method -> what it is called here
+    ("frozen refined", "no example"),
+    ("pseudo refined", "no example, pseudo labels"),
     ("frozen examples", "no training, no documents"),
     ("frozen mixed", "no training"),
     ("trained cosine", "trained, cosine"),
@@ -133,6 +135,7 @@ def methods_of(options: argparse.Namespace, peers: dict[str, str]) -> list[Metho
     known = {
         "frozen": Method("frozen", "surprise"),
         "trained": Method("trained", "surprise", {}),
+        "pseudo": Method("pseudo", "pseudo"),
         "logistic": Method("logistic", "logistic"),
         "pairs": Method("pairs", "pairs"),
         "setfit": Method("setfit", "setfit", None, peers.get("setfit", "")),

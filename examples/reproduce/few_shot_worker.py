@@ -131,6 +131,49 @@ def pairs(job: Job) -> Callable[[], Callable[[], Found]]:
     return train
 
 
+def opened(job: Job) -> Any:
+    """The job's encoder as a SurpriseModel, with its prompt."""
+    from surprise_hf import SurpriseModel
+
+    model = SurpriseModel.from_pretrained(job["model"], revision=job["revision"])
+    shorten(model, job)
+    if job["prompt"]:
+        model.prompts["side"] = job["prompt"]
+        model.default_prompt_name = "side"
+    return model
+
+
+def trainer_of(model: Any, rows: Any, job: Job) -> Any:
+    """A SurpriseTrainer with the job's labels, template and options."""
+    from surprise_hf import SurpriseTrainer, SurpriseTrainingArguments
+
+    plain = {"output_dir": tempfile.mkdtemp(prefix="surprise-hf-"), "save_strategy": "no", "report_to": "none"}
+    args = SurpriseTrainingArguments(seed=job["seed"], **plain, **(job["options"] or {}))
+    return SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
+
+
+@method
+def pseudo(job: Job) -> Callable[[], Callable[[], Found]]:
+    """surprise_hf without any example: trained twice on the documents that the refined labels are surest of."""
+    from surprise_hf import pseudo_label
+    from surprise_hf.fitted import FittedLabels
+
+    model = opened(job)
+
+    def train() -> Callable[[], Found]:
+        for _ in range(2):
+            rows = pseudo_label(model, job["documents"], job["names"], hypothesis_template=job["template"])
+            trainer_of(model, rows, job).train()
+        return label
+
+    def label() -> Found:
+        documents, _ = model.embed(job["documents"], show_progress_bar=False)
+        stored = model.label_vectors(job["names"], job["template"])
+        return {"refined": FittedLabels.fit(stored, documents, refine="auto").decide(documents).tolist()}
+
+    return train
+
+
 @method
 def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """surprise_hf; `options` are of SurpriseTrainingArguments, or null: no training.
@@ -140,16 +183,11 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """
     from datasets import Dataset
 
-    from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments
     from surprise_hf.few_shot import as_matrix, mix_labels
     from surprise_hf.fitted import FittedLabels
     from surprise_hf.ops import unit_rows
 
-    model = SurpriseModel.from_pretrained(job["model"], revision=job["revision"])
-    shorten(model, job)
-    if job["prompt"]:
-        model.prompts["side"] = job["prompt"]
-        model.default_prompt_name = "side"
+    model = opened(job)
     rows = Dataset.from_dict({"text": job["texts"], "label": job["labels"]})
     positive = as_matrix([[label] for label in job["labels"]], len(job["names"]))
     encoded = None
@@ -159,10 +197,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
         if job["options"] is None:
             few = embed()
             return lambda: label(*few)
-        folder = tempfile.mkdtemp(prefix="surprise-hf-")
-        plain = {"output_dir": folder, "save_strategy": "no", "report_to": "none"}
-        args = SurpriseTrainingArguments(seed=job["seed"], **plain, **job["options"])
-        trainer = SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
+        trainer = trainer_of(model, rows, job)
         trainer.train()
         encoded = trainer.loss.encoded
         return lambda: label(*embed())  # the trainer has embedded them once, as for a user
