@@ -47,7 +47,7 @@ from surprise_hf.plots import CURVE, INK, SECOND
 
 KS, RUNS = (3, 6, 9, 12, 15, 18, 21), 10  # the paper's
 WORKER = Path(__file__).with_name("few_shot_worker.py")
-PAPER_LOSS = {"probability": "relu", "balanced": False}
+PAPER_LOSS = {"probability": "relu", "balanced": False, "dropout": True, "train_word_embeddings": True}
 COLOURS = {"setfit": INK, "cosine": SECOND, "surprise": CURVE}
 
 
@@ -242,7 +242,9 @@ def draw(rows: list[dict[str, Any]], path: Path, colours: dict[str, str]) -> Pat
         handles: dict[str, Any] = {}
         for panel in axes.flat:
             handles |= {name: line for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-        made.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
+        made.legend(
+            handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 2 * len(sets))
+        )
     return path
 
 
