@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import estimators as est
-from . import ops
+from . import inputs, ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .ops import compute_dtype, sigma_floor, unit_rows
@@ -31,11 +31,13 @@ def crossover_weight(documents: int, weight: float | None = None, n_cross: float
     References: paper section 2.1 (dynamic crossover).
     """
     if weight is None:
-        if not n_cross > 0:
-            raise ValueError(f"n_cross must be positive, got {n_cross}; for the surprise score alone pass weight=1")
+        if not inputs.as_number(n_cross) > 0:
+            raise ValueError(
+                f"n_cross must be a positive number, got {n_cross!r}; for the surprise score alone pass weight=1"
+            )
         weight = math.tanh(documents / n_cross)
-    if not 0 <= weight <= 1:
-        raise ValueError(f"weight must be between 0 (similarity) and 1 (surprise), got {weight}")
+    if not 0 <= inputs.as_number(weight) <= 1:
+        raise ValueError(f"weight must be between 0 (similarity) and 1 (surprise), got {weight!r}")
     return 0.0 if weight < 1e-3 else 1.0 if 1 - weight < 1e-3 else float(weight)
 
 

@@ -5,6 +5,7 @@ Everything ambiguous is refused with a message that names the row or the label; 
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -113,9 +114,14 @@ def chunks(documents: Any, size: int) -> Iterator[tuple[list[int], list[str], in
 
 def is_per_document(labels: Any) -> bool:
     """True where `labels` is one collection of labels for each document rather than one for all of them."""
-    if isinstance(labels, (str, dict, set, frozenset)) or not isinstance(labels, Iterable):
+    if isinstance(labels, (str, bytes, dict, set, frozenset)) or not isinstance(labels, Iterable):
         return False
-    return any(not isinstance(label, str) and isinstance(label, Iterable) for label in labels)
+    return any(not isinstance(label, (str, bytes)) and isinstance(label, Iterable) for label in labels)
+
+
+def plain(x: Any) -> Any:
+    """An array or tensor as Python's lists and numbers, anything else as it is."""
+    return x.tolist() if hasattr(x, "tolist") else x
 
 
 def as_labels(labels: Any) -> list[Label]:
@@ -131,13 +137,14 @@ def as_labels(labels: Any) -> list[Label]:
         ValueError: no label, an empty or wrong-typed label, or two labels with the same text. Labels that differ in
             case only are legal and draw a warning, since an uncased encoder can't tell them apart.
     """
+    labels = plain(labels)
     if type(labels).__name__ == "ClassLabel":  # by name: `datasets` need not be installed
         labels = labels.names
     elif isinstance(labels, str):
         labels = [label for label in labels.split(",") if label.strip()]
     elif isinstance(labels, (set, frozenset)):
         labels = sorted(labels, key=str)
-    elif not isinstance(labels, Iterable):
+    elif isinstance(labels, bytes) or not isinstance(labels, Iterable):
         raise ValueError(
             f"candidate_labels must be a list of labels or one comma-separated string, got {type(labels).__name__}"
         )
@@ -163,14 +170,12 @@ def as_labels(labels: Any) -> list[Label]:
 
 
 def _as_label(label: Any, index: int) -> Label:
-    if isinstance(label, numbers.Integral):
+    if not isinstance(label, (bool, str)) and isinstance(label, numbers.Integral):
         return int(label)
     if not isinstance(label, str):
         raise ValueError(f"candidate_labels[{index}] must be a string or an integer, got {type(label).__name__}")
     if not label.strip():
         raise ValueError(f"candidate_labels[{index}] is blank")
-    if isinstance(label, Described):
-        return label
     return label if isinstance(label, Described) else str(label).strip()
 
 
@@ -230,6 +235,18 @@ def positive_int(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return int(value)
+
+
+def share(name: str, value: Any) -> float:
+    """`value` as float, from 0 to 1, or a ValueError that names the argument."""
+    if not 0 <= as_number(value) <= 1:
+        raise ValueError(f"{name} must be between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def as_number(value: Any) -> float:
+    """A number of any library as float; NaN, which no limit admits, for what is none."""
+    return float(value) if not isinstance(value, bool) and isinstance(value, numbers.Real) else math.nan
 
 
 def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:

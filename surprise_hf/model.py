@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from .ops import unit_rows
 
 __all__ = ["SurpriseModel"]
 
+SURROGATE = re.compile("[\ud800-\udfff]")
 CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
 
 _ENCODER_ARGUMENTS = (
@@ -78,6 +81,7 @@ class SurpriseModel(ModelFiles):
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
         super().__init__(model_name_or_path, **kwargs)
         self._full: list[str] | None = None
+        self._lock = _Lock()
         self._label_vectors: tuple[Any, Tensor] | None = None
         self.eval()
         if model_name_or_path:
@@ -230,17 +234,26 @@ class SurpriseModel(ModelFiles):
             `SentenceTransformer.encode` gives; and how many texts were longer than the encoder's window.
 
         Raises:
-            ValueError: an embedding is not finite; the message names the row and its text.
+            ValueError: a text holds half of a surrogate pair, or an embedding is not finite; the message names the row
+                and its text.
         """
+        for at, text in enumerate(texts):
+            if not text.isascii() and SURROGATE.search(text):
+                raise ValueError(
+                    f"document {at if rows is None else rows[at]} ({text[:60]!r}) holds half of a surrogate pair, which"
+                    " no tokenizer reads; mend it, as by text.encode('utf-16', 'surrogatepass').decode('utf-16',"
+                    " 'replace')"
+                )
         if show_progress_bar is None:
             show_progress_bar = len(texts) > batch_size and progress_wanted()
-        self._full = []
         encode = self._encode_windows if windows.check_long_texts(self.long_texts) == "window" else self._encode
-        try:
-            emb = encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
-            cut = self._count_longer(self._full) if self._full else 0
-        finally:
-            self._full = None
+        with self._lock:  # truncation is a state of the tokenizer, which counting and splitting change
+            self._full = []
+            try:
+                emb = encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
+                cut = self._count_longer(self._full) if self._full else 0
+            finally:
+                self._full = None
         bad = (~torch.isfinite(emb).all(dim=1)).nonzero().flatten().tolist()
         if bad:
             row = bad[0] if rows is None else rows[bad[0]]
@@ -419,6 +432,22 @@ class SurpriseModel(ModelFiles):
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
         return nn.Sequential(UnitRows(), linear).eval()
+
+
+class _Lock:
+    """A lock that every copy of its owner has for itself; a plain one can be neither copied nor pickled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
+        return _Lock, ()
 
 
 def progress_wanted() -> bool:

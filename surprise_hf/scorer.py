@@ -69,14 +69,14 @@ class Scorer:
         self.model, self._warn = model, warn
         self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
         self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
-        self.threshold = given.get("threshold")
-        if self.threshold is not None and not (isinstance(self.threshold, (int, float)) and 0 <= self.threshold <= 1):
-            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold!r}")
+        self.threshold = None if given.get("threshold") is None else inputs.share("threshold", given["threshold"])
         self.multi_label = bool(given.get("multi_label", False))
         self.template = inputs.check_template(given.get("hypothesis_template", model.hypothesis_template))
         self.per_document: list[list[Label]] | None = None
         self.labels = self._read_labels(given.get("candidate_labels"))
         self.options = {to: given[name] for name, to in SCORING.items() if name in given}
+        if "weight" in self.options:
+            self.options["weight"] = inputs.share("surprise_weight", self.options["weight"])
         self.is_stored = "ensemble" not in given and model.ensemble is not None
         self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else model.ensemble
         self._fitted: FittedLabels | None = None
@@ -92,6 +92,7 @@ class Scorer:
                     "no labels: pass candidate_labels=[...], or store some in the model with pipe.set_labels([...])"
                 )
             return self.model.candidate_labels
+        labels = inputs.plain(labels)
         if isinstance(labels, Iterable) and not isinstance(labels, (str, dict, Sequence)):
             labels = labels if isinstance(labels, (set, frozenset)) else list(labels)  # an iterator is read once
         if not inputs.is_per_document(labels):
@@ -121,11 +122,15 @@ class Scorer:
             if not len(given):
                 raise ValueError("the ensemble holds no documents")
             return given
-        texts = [text for i, row in enumerate(inputs.iterate(given)) if (text := inputs.text_of(row, i)) is not None]
-        texts = [text for text in texts if text.strip()]
-        if not texts:
+        try:
+            texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(given))]
+            rows = [i for i, text in enumerate(texts) if not inputs.is_blank(text)]
+            emb, _ = self.model.embed([str(texts[i]) for i in rows], batch_size=self.batch_size, rows=rows)
+        except ValueError as error:
+            raise ValueError(f"the ensemble, as texts: {error}") from error
+        if not rows:
             raise ValueError("the ensemble holds no document with text")
-        return self.model.embed(texts, batch_size=self.batch_size)[0]
+        return emb
 
     def check_count(self, documents: int, more: bool = False) -> None:
         """Refuse a number of documents that the lists of their own labels do not fit; `more` may follow.

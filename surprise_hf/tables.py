@@ -70,8 +70,7 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
             raise FileNotFoundError(f"no such file: {path}")
         else:
             file.symlink_to(Path(path).resolve())
-        rows = _load(file, name, fmt, column, exact)
-        _check_text(rows, name, column)
+        rows = _text_rows(_load(file, name, fmt, column, exact), name, column)
         yield Source(rows, digest(file))
 
 
@@ -129,11 +128,17 @@ def check_column(rows: Dataset, name: str, column: str) -> None:
         raise ValueError(f"{name} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
 
 
-def _check_text(rows: Dataset, name: str, column: str) -> None:
+def _text_rows(rows: Dataset, name: str, column: str) -> Dataset:
+    """The table, if that column holds text or nothing at all (which pandas takes for numbers)."""
     check_column(rows, name, column)
     kind = getattr(rows.features[column], "dtype", None)
-    if kind not in ("string", "large_string", "null"):
+    if kind in ("string", "large_string", "null"):
+        return rows
+    if rows.data.column(column).null_count < len(rows):
         raise ValueError(f"column {column!r} of {name} does not hold text, but {kind or rows.features[column]}")
+    from datasets import Value
+
+    return rows.cast_column(column, Value("string"))
 
 
 def digest(path: Path) -> str:

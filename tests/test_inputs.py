@@ -126,6 +126,8 @@ def test_a_wrong_type_names_the_row(row, message):
         (pd.Series(["x", "y"], index=[4, 2]), ["x", "y"]),
         (pd.Index(["x", "y"]), ["x", "y"]),
         (np.array(["x", "y"]), ["x", "y"]),
+        (torch.tensor([3, 1]), [3, 1]),
+        (np.array("x, y"), ["x", "y"]),
         (datasets.ClassLabel(names=["x", "y"]), ["x", "y"]),
         (["a, b", "c"], ["a, b", "c"]),
         (["a {} b", "{0}", "}{"], ["a {} b", "{0}", "}{"]),
@@ -149,7 +151,12 @@ def test_labels(labels, expected):
         (["sports", "b", "sports "], "0 and 2 are both 'sports'"),
         (["1", 1], "0 and 1 are both '1'"),
         ("a,a", "0 and 1"),
+        (["a", True], r"\[1\] .* got bool"),
+        (np.array([True, False]), r"\[0\] .* got bool"),
+        (["a", b"b"], r"\[1\] .* got bytes"),
+        (b"a,b", "got bytes"),
         (7, "got int"),
+        (torch.tensor(7), "got int"),
     ],
 )
 def test_ambiguous_labels_are_refused(labels, message):
@@ -171,6 +178,8 @@ def test_labels_that_differ_in_case_only_stay_and_warn():
         ("a,b", False),
         ({"a": 1}, False),
         ([1, 2], False),
+        ([b"a"], False),
+        (b"a", False),
         (datasets.ClassLabel(names=["x"]), False),
     ],
 )
@@ -197,6 +206,19 @@ def test_a_template_without_exactly_one_slot_is_refused(template):
 def test_a_template_that_is_no_string_is_refused():
     with pytest.raises(ValueError, match="must be a string or a list of them, got dict"):
         inputs.check_template({"{}": 1})
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.25, np.float32(0.25), np.float64(0.25), np.int64(1)])
+def test_share_takes_every_kind_of_number(value):
+    found = inputs.share("threshold", value)
+    assert found == value
+    assert type(found) is float
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "0.5", True, None, torch.tensor(0.5)])
+def test_share_names_the_argument(value):
+    with pytest.raises(ValueError, match="threshold must be between 0 and 1, got"):
+        inputs.share("threshold", value)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])

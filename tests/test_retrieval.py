@@ -385,7 +385,7 @@ def test_options_are_checked() -> None:
         ({"engine": "annoy"}, "engine must be one of"),
         ({"direction": "up"}, "direction must be one of"),
         ({"weight": 2}, "weight must be between"),
-        ({"n_cross": 0}, "n_cross must be positive"),
+        ({"n_cross": 0}, "n_cross must be a positive number"),
         ({"ensemble": Ensemble(4)}, "holds no documents"),
         ({"ensemble": Ensemble.from_embeddings(torch.ones(2, 4), normalize=False)}, "normalize=False"),
         ({"ensemble": ["text"]}, "no model"),

@@ -9,7 +9,7 @@ import torch
 from surprise_hf import ops
 from surprise_hf.ops import _loader
 
-from .shapes import DTYPES, rows
+from .shapes import DTYPES, devices, rows
 
 KEYS, QUERIES = rows(12, 9, torch.float64, 1), rows(5, 9, torch.float64, 2)
 MEAN, STD = ops.cosine_moments(KEYS, QUERIES)
@@ -48,18 +48,20 @@ def test_both_schema_lists_are_equal():
     assert [s for s in schemas if not s.startswith("cpu_features")] == list(_loader.SCHEMAS)
 
 
+@devices
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_opcheck(name, dtype):
-    keys = KEYS.to(dtype, copy=True).requires_grad_(name != "ensemble_update")
-    queries = QUERIES.to(dtype, copy=True).requires_grad_()
+def test_opcheck(name, dtype, device):
+    keys = KEYS.to(device, dtype, copy=True).requires_grad_(name != "ensemble_update")
+    queries = QUERIES.to(device, dtype, copy=True).requires_grad_()
     d = keys.shape[1]
-    state = (torch.tensor(3.0).double(), torch.zeros(d).double(), torch.eye(d).double())
+    state = [x.double().to(device) for x in (torch.tensor(3.0), torch.zeros(d), torch.eye(d))]
+    moments = MEAN.to(device), STD.to(device)
     arguments = {
         "cosine_surprise": (keys, queries),
         "cosine_moments": (keys, queries),
-        "surprise_from_moments": (keys, queries, MEAN, STD),
-        "surprise_topk": (keys, queries, MEAN, STD, 3),
+        "surprise_from_moments": (keys, queries, *moments),
+        "surprise_topk": (keys, queries, *moments, 3),
         "ensemble_update": (*state, keys),
         "ensemble_moments": (state[1], state[2], queries),
     }[name]
@@ -74,10 +76,11 @@ def test_opcheck(name, dtype):
     )
 
 
+@devices
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("output", ops.OUTPUTS)
 @pytest.mark.parametrize("name", NAMES[:4])
-def test_gradients(name, output, normalize):
+def test_gradients(name, output, normalize, device):
     if name == "cosine_moments":
 
         def function(keys, queries):
@@ -91,7 +94,7 @@ def test_gradients(name, output, normalize):
             return call(name, keys, queries, *moments, output=output, normalize=normalize)
 
         inputs = (KEYS, QUERIES) if name == "cosine_surprise" else (KEYS, QUERIES, MEAN, STD)
-    inputs = tuple(x.clone().requires_grad_() for x in inputs)
+    inputs = tuple(x.to(device, copy=True).requires_grad_() for x in inputs)
     assert torch.autograd.gradcheck(function, inputs)
 
 
@@ -137,12 +140,13 @@ def test_no_gradient_is_nan_where_nothing_spreads(name):
         assert all(x.grad is None or not x.grad.isnan().any() for x in leaves)
 
 
+@devices
 @pytest.mark.parametrize("name", NAMES[:4])
-def test_compile_without_graph_breaks(name):
-    keys, queries = KEYS.float(), QUERIES.float()
+def test_compile_without_graph_breaks(name, device):
+    keys, queries, mean, std = KEYS.float().to(device), QUERIES.float().to(device), MEAN.to(device), STD.to(device)
 
     def function(keys, queries):
-        out = call(name, keys, queries, MEAN, STD)
+        out = call(name, keys, queries, mean, std)
         return out[0] * 2 if isinstance(out, tuple) else out * 2
 
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
@@ -151,9 +155,10 @@ def test_compile_without_graph_breaks(name):
 
 
 # inductor itself can't link where the path of torch holds a space
+@devices
 @pytest.mark.parametrize("backend", ["aot_eager", *(["inductor"] if " " not in torch.__file__ else [])])
-def test_compile_together_with_its_neighbours(backend):
-    keys, queries = KEYS.float(), QUERIES.float()
+def test_compile_together_with_its_neighbours(backend, device):
+    keys, queries = KEYS.float().to(device), QUERIES.float().to(device)
     compiled = torch.compile(lambda k, q: ops.cosine_surprise(k * 2, q)[0] + 1, fullgraph=True, backend=backend)
     torch.testing.assert_close(compiled(keys, queries), ops.cosine_surprise(keys, queries)[0] + 1)
 
