@@ -67,7 +67,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         >>> pipe = transformers.pipeline("surprise-zero-shot", model="sentence-transformers/all-MiniLM-L6-v2")
         >>> pipe(documents, candidate_labels=["sports", "politics"])
 
-    References: paper sections 2 and 3; design sections 1 and 3.
+    References: paper sections 2 and 3; design section 1.
     """
 
     # the model tokenises; nothing else is loaded beside it

@@ -11,7 +11,7 @@ import pytest
 
 from surprise_hf import SurpriseIndex, SurpriseKMeans, tables
 from surprise_hf.model import SurpriseModel
-from tests.test_cli import BLANK, ROWS, TEXTS, Command, read, write
+from tests.cli_data import BLANK, ROWS, TEXTS, Command, read, write
 
 QUERIES = ["dog cat horse", "ball, team"]
 KEPT = [i for i in range(len(TEXTS)) if i not in BLANK]

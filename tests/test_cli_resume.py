@@ -1,0 +1,179 @@
+"""`classify` interrupted and gone on with: every finished chunk is kept, the bytes are those of one run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import surprise_hf
+from surprise_hf import cli, tables
+from surprise_hf.model import SurpriseModel
+from tests.cli_data import ROWS, Command, in_a_process, interrupt_after, read, write
+
+
+@pytest.fixture
+def command(capsysbinary: Any, st_path: Path) -> Command:
+    return Command(capsysbinary, st_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, st_path: Path) -> Callable[..., bytes]:
+    """What an uninterrupted run writes; each case is run once."""
+    made: dict[tuple[str, ...], bytes] = {}
+
+    def make(suffix: str, *options: str) -> bytes:
+        key = (suffix, *options)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("whole")
+            args = ["--text-column", "text", "--model", str(st_path), "--device", "cpu", "--batch-size", "1"]
+            source, out = write(folder / "in.csv"), folder / f"out{suffix}"
+            assert (
+                cli.main(["classify", str(source), *args, "--labels", "sport,food", "--out", str(out), *options]) == 0
+            )
+            made[key] = out.read_bytes()
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def ensemble_file(tmp_path_factory: pytest.TempPathFactory, st_path: Path) -> Path:
+    folder = tmp_path_factory.mktemp("ensemble")
+    args = ["--text-column", "text", "--model", str(st_path), "--device", "cpu", "--out", str(folder / "e")]
+    assert cli.main(["fit-ensemble", str(write(folder / "in.csv")), *args]) == 0
+    return folder / "e"
+
+
+ARGS = ("--labels", "sport,food")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("where", ["embedding 0", "embedding 3", "writing 0", "writing 2", "finishing"])
+def test_interrupted_then_resumed(
+    command: Command,
+    whole: Callable[..., bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    where: str,
+):
+    source, out, expected = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}", whole(suffix)
+    out.write_bytes(b"of an earlier day\n" * 1000)
+    what, _, calls = where.partition(" ")
+    owner, name = {
+        "embedding": (SurpriseModel, "embed"),
+        "writing": (tables, "encode"),
+        "finishing": (surprise_hf.jobs.Job, "finish"),
+    }[what]
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, owner, name, int(calls or 0), KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    assert "interrupted; what is finished is kept; go on with: surprise-hf classify" in command.err
+    again = shlex.split(command.err.split("go on with: surprise-hf ")[1])
+    embedded = interrupt_after(monkeypatch, SurpriseModel, "embed", -1, OSError)
+    written = interrupt_after(monkeypatch, tables, "encode", -1, OSError)
+    assert command(*again) == 0
+    assert out.read_bytes() == expected
+    # nothing finished is done again: 5 chunks embedded (and the labels), 5 written
+    done = {"embedding 0": (0, 0), "embedding 3": (3, 0), "writing 0": (5, 0), "writing 2": (5, 2)}.get(where, (5, 5))
+    assert embedded() == 5 - done[0] + (done[1] < 5)
+    assert written() == 5 - done[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
+    assert command(*again) == 0  # once more: nothing to do
+    assert "complete" in command.err
+    assert out.read_bytes() == expected
+
+
+def test_with_an_ensemble_rows_are_written_as_they_come(
+    command: Command, whole: Callable[..., bytes], ensemble_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out, options = write(tmp_path / "in.csv"), tmp_path / "out.csv", ("--ensemble", str(ensemble_file))
+    expected = whole(".csv", *options)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, SurpriseModel, "embed", 4, OSError)  # chunk, labels, chunk, chunk, and out
+        assert command.classify(source, *ARGS, "--out", out, *options) == 1
+    assert "error: disk full" in command.err
+    assert "--resume" in command.err
+    assert expected.startswith(out.read_bytes())
+    assert len(read(out.read_bytes(), "csv")) == 48
+    with out.open("ab") as file:  # as a kill in the middle of a chunk leaves it
+        file.write(b"048,half a ro")
+    with (tmp_path / "out.csv.partial" / "rows.ends").open("a") as file:
+        file.write("99")
+    assert command.classify(source, *ARGS, "--out", out, *options, "--resume") == 0
+    assert out.read_bytes() == expected
+
+
+def test_a_shortened_output_is_written_again_from_there(
+    command: Command, whole: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 3, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    out.write_bytes(out.read_bytes()[:-5])
+    assert command.classify(source, *ARGS, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+def test_resume_refuses_another_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 2, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    before = out.read_bytes()
+    assert command.classify(source, *ARGS, "--out", out) == 1
+    assert "go on with it by --resume, or remove that folder" in command.err
+    assert command.classify(source, "--labels", "sport,bread", "--out", out, "--resume") == 1
+    assert "another candidate labels:" in command.err
+    assert command.classify(source, *ARGS, "--out", out, "--resume", "--template", "on {}") == 1
+    assert "another hypothesis template:" in command.err
+    assert command.classify(write(tmp_path / "other.csv", ROWS[1:]), *ARGS, "--out", out, "--resume") == 1
+    assert "another input:" in command.err
+    assert out.read_bytes() == before
+
+
+def test_resume_without_a_run_starts_one(command: Command, whole: Callable[..., bytes], tmp_path: Path):
+    out = tmp_path / "out.csv"
+    assert command.classify(write(tmp_path / "in.csv"), *ARGS, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_signals(command: Command, whole: Callable[..., bytes], tmp_path: Path, name: str):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--batch-size", "1", *ARGS]
+    send = (
+        # a test run in the background of a shell hands down an ignored SIGINT
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from surprise_hf.model import SurpriseModel\nreal, calls = SurpriseModel.embed, []\n"
+        "def embed(*args, **kwargs):\n"
+        "    calls.append(1)\n"
+        f"    if len(calls) == 3: os.kill(os.getpid(), signal.{name})\n"
+        "    return real(*args, **kwargs)\n"
+        "SurpriseModel.embed = embed"
+    )
+    done = in_a_process(send, "classify", str(source), *args, "--out", str(out))
+    if name == "SIGINT":
+        assert done.returncode == 130
+        assert done.stderr.count("\n") == 1
+        assert f"go on with: surprise-hf classify {source}" in done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL
+    assert command("classify", source, *args, "--out", out, "--resume") == 0
+    assert out.read_bytes() == whole(".csv")
+
+
+def test_a_reader_that_stops_reading(command: Command, tmp_path: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--surprise-weight", "1", *ARGS]
+    done = in_a_process("", "classify", str(write(tmp_path / "in.csv")), *args, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
