@@ -95,6 +95,14 @@ def _smallest_priorities(seed: int, start: int, count: int, keep: int) -> tuple[
     return best, where
 
 
+def reservoir_order(count: int, keep: int, seed: int = 0) -> Tensor:
+    """(min(keep, count),) int64 on the CPU: which of `count` rows an `Ensemble` of that seed keeps, in its order.
+
+    The order is random, so any part of it is a uniform sample.
+    """
+    return _smallest_priorities(seed, 0, count, keep)[1]
+
+
 class Ensemble:
     """Running statistics of document embeddings, and a uniform sample of them.
 

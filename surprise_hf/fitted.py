@@ -17,9 +17,10 @@ from . import estimators as est
 from . import inputs, ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
+from .kinship import Kinship
 from .ops import compute_dtype, sigma_floor, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
-from .tails import Tails
+from .tails import Older, Tails
 
 
 def crossover_weight(documents: int, weight: float | None = None, n_cross: float = 1000) -> float:
@@ -101,7 +102,9 @@ class FittedLabels:
     def select(self, index: Tensor | slice | list[int]) -> FittedLabels:
         """Some of the labels, each with the scores it had among all."""
         columns = None if self.columns is None else self.columns[index]
-        return replace(self, queries=self.queries[index], mean=self.mean[index], std=self.std[index], columns=columns)
+        tails = None if self.tails is None else self.tails.select(index)
+        some = {name: getattr(self, name)[index] for name in ("queries", "mean", "std")}
+        return replace(self, **some, columns=columns, tails=tails)
 
     def extended(
         self, queries: Tensor, ensemble: Tensor | Ensemble, *, refine: int | str = 0, impl: str = "auto"
@@ -114,7 +117,8 @@ class FittedLabels:
             refine: of the new labels, among themselves.
             impl: as for the ops.
 
-        The map to psi^ and the laws of the tails stay those of the old labels. Errors as for `fit`.
+        The map to psi^ and the law of a label's tail stay those of the old labels; what `accept` knows is learnt anew,
+        from all of them. Errors as for `fit`.
         """
         options = {"weight": self.weight, "similarity": self.similarity, "anchor": self.anchor, "impl": impl}
         estimator = "gaussian" if self.estimator == "tail" else self.estimator
@@ -122,12 +126,18 @@ class FittedLabels:
         columns = None
         if self.columns is not None and new.columns is not None:
             columns = torch.cat((self.columns, new.columns))
+        tails = self.tails
+        if tails is not None and isinstance(tails.kinship, Kinship):
+            given = torch.cat((unit_rows(tails.kinship.names), unit_rows(queries).to(torch.float64))).to(self.queries)
+            all_of_them = _fit_tails(ensemble, given, None, judge(given, ensemble, impl=impl), impl)
+            tails = replace(all_of_them, label=tails.label)
         return replace(
             self,
             queries=torch.cat((self.queries, new.queries)),
             mean=torch.cat((self.mean, new.mean)),
             std=torch.cat((self.std, new.std)),
             columns=columns,
+            tails=tails,
         )
 
     def to(self, device: torch.device | str) -> FittedLabels:
@@ -218,12 +228,15 @@ class FittedLabels:
         """How sure it is that a document belongs to any of the labels: 1 - how often one of none gets as far.
 
         (n,) float64 in [0, 1]. By `Tails.accept` where there are tails, which knows that the best of m scores is large
-        by chance and how strange the document is; else the best score.
+        by chance, what the groups of documents look like, and how strange the document is; else the best score.
         """
         if self.tails is None:
             return self.rank(keys, 1, impl)[0][:, 0].to(torch.float64)
-        best = ops.surprise_topk(keys, self.queries, self.mean, self.std, 1, output="z", impl=impl)[0]
-        return self.tails.accept(keys, best[:, 0])
+        self._check_keys(keys)
+        best = None
+        if isinstance(self.tails.kinship, Older):
+            best = ops.surprise_topk(keys, self.queries, self.mean, self.std, 1, output="z", impl=impl)[0][:, 0]
+        return self.tails.accept(keys, best)
 
     def decide(self, keys: Tensor, impl: str = "auto") -> Tensor:
         """The label of each document, (n,) int64, by the rule of `rank`."""
@@ -356,7 +369,7 @@ def freeze(
     impl: str,
 ) -> FittedLabels:
     """All of `FittedLabels` but the columns, which are as large as the score matrix."""
-    verdict = None
+    verdict, given = None, queries
     if estimator == "tail" or (estimator == "auto" and similarity == "cosine" and _enough(ensemble)):
         documents_of(ensemble, queries, "estimator='tail'")
         verdict = judge(queries, ensemble, refine or "auto", impl=impl)
@@ -373,7 +386,7 @@ def freeze(
         mean, std = est.moments(
             documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
         )
-    tails = None if verdict is None else _fit_tails(ensemble, queries, bool(refine), verdict, impl)
+    tails = None if verdict is None else _fit_tails(ensemble, given, queries if refine else None, verdict, impl)
     if estimator == "auto":
         fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
         estimator = "gaussian" if fits else "tail"
@@ -395,11 +408,14 @@ def _enough(ensemble: Tensor | Ensemble) -> bool:
     return len(ensemble.reservoir if isinstance(ensemble, Ensemble) else ensemble) >= ENOUGH
 
 
-def _fit_tails(ensemble: Tensor | Ensemble, queries: Tensor, refined: bool, verdict: Judgement, impl: str) -> Tails:
-    """The laws of labels (m, d), refined or not, on a sample of the ensemble."""
-    most = max(1024, min(SAMPLE, (1 << 22) // max(len(queries), 1)))
-    halves = verdict.apart or ((documents_of(ensemble, queries, "estimator='tail'"), verdict.queries),)
-    halves = tuple((rows[: most // len(halves)], labels.to(queries.dtype)) for rows, labels in halves)
+def _fit_tails(
+    ensemble: Tensor | Ensemble, given: Tensor, refined: Tensor | None, verdict: Judgement, impl: str
+) -> Tails:
+    """The laws of labels (m, d) as given, and refined ones if these are in use, on a sample of the ensemble."""
+    given = given.to(compute_dtype(given.dtype))
+    most = max(1024, min(SAMPLE, (1 << 22) // max(len(given), 1)))
+    halves = verdict.apart or ((documents_of(ensemble, given, "estimator='tail'"), verdict.queries),)
+    halves = tuple((rows[: most // len(halves)], labels.to(given.dtype)) for rows, labels in halves)
     rows = torch.cat([rows for rows, _ in halves])
     context = ensemble if isinstance(ensemble, Ensemble) else Ensemble.from_embeddings(ensemble, reservoir=0)
 
@@ -407,7 +423,8 @@ def _fit_tails(ensemble: Tensor | Ensemble, queries: Tensor, refined: bool, verd
         return ops.surprise_from_moments(rows, labels, *context.moments(labels), output="z", impl=impl)
 
     apart = torch.cat([z(*half) for half in halves])
-    return Tails.fit(rows, context, apart if refined else z(rows, queries), apart, verdict.agreement)
+    linear = FittedLabels(given, *context.moments(given)).to_linear()
+    return Tails.fit(rows, context, z(rows, given) if refined is None else apart, apart, verdict.agreement, linear)
 
 
 def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:

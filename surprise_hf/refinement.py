@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from . import ops
-from .ensemble import Ensemble
+from .ensemble import Ensemble, reservoir_order
 from .estimators import row_slices
 from .ops import compute_dtype, unit_rows
 
@@ -68,7 +68,8 @@ def refine_labels(
         queries: (m, d) floating.
         ensemble: documents (e, d), or an `Ensemble`, whose reservoir then stands for them (its mean and covariance
             remain those of all documents). Of a tensor with more than 16,384 rows, and more than 128 for each label,
-            so many are drawn, the same each time.
+            so many are drawn, those that an Ensemble with such a reservoir would keep. So the same documents give the
+            same labels either way, to rounding, where the Ensemble keeps all of them (4,096, unless told otherwise).
         rounds: 0 returns the unit queries; "auto" lets `judge` decide.
         pull: a, the weight of the original label; 0.2 to 0.5 make no difference worth having.
         sharpness: t, of the softmax; 2 to 5 likewise.
@@ -82,7 +83,9 @@ def refine_labels(
     if rounds == "auto":
         return judge(queries, ensemble, pull=pull, sharpness=sharpness, impl=impl).queries
     start = unit_rows(queries)
-    return _Rounds(start, ensemble, pull, sharpness, impl).run(start, int(rounds)) if rounds else start
+    if not rounds:
+        return start
+    return _Rounds(start, *_looked_at(ensemble, start), pull, sharpness, impl).run(start, int(rounds))
 
 
 def judge(
@@ -105,12 +108,14 @@ def judge(
     References: docs/accuracy.md, where the limits were chosen on some sets and tried on others.
     """
     start = unit_rows(queries)
-    whole = _Rounds(start, ensemble, pull, sharpness, impl)
-    asked, chosen = whole.documents, None if rounds == "auto" else int(rounds)
+    asked, context = _looked_at(ensemble, start)
+    whole = _Rounds(start, asked, context, pull, sharpness, impl)
+    chosen = None if rounds == "auto" else int(rounds)
     if len(start) < 2 or len(asked) < 2:
         return Judgement(chosen or 0, whole.run(start, chosen) if chosen else start, 1.0, 1.0)
-    halves = shuffled(asked).chunk(2)
-    runs = [whole, *(_Rounds(start, asked[half], pull, sharpness, impl) for half in halves)]
+    halves = asked.chunk(2)  # their order is random
+    contexts = [Ensemble.from_embeddings(half, reservoir=0) for half in halves]
+    runs = [whole, *(_Rounds(start, *pair, pull, sharpness, impl) for pair in zip(halves, contexts, strict=True))]
     at = {0: [start] * 3}
     for stop, more in ((GENTLE, GENTLE), (ROUNDS, ROUNDS - GENTLE)):
         at[stop] = [run.run(labels, more) for run, labels in zip(runs, at[stop - more], strict=True)]
@@ -123,19 +128,17 @@ def judge(
     if chosen not in at:
         at[chosen] = [run.run(start, chosen) for run in runs]
     moved, *crossed = at[chosen]
-    apart = tuple((asked[half], labels) for half, labels in zip(halves, reversed(crossed), strict=True))
+    apart = tuple(zip(halves, reversed(crossed), strict=True))
     return Judgement(chosen, moved, agreement, scatter, apart)
 
 
 class _Rounds:
     """What stays the same from round to round."""
 
-    def __init__(self, start: Tensor, ensemble: Tensor | Ensemble, pull: float, sharpness: float, impl: str) -> None:
-        if isinstance(ensemble, Ensemble):
-            self.documents, self.context = ensemble.reservoir.to(start.device), ensemble
-        else:
-            self.documents = sample(ensemble, max(SAMPLE, EACH * len(start)))
-            self.context = Ensemble.from_embeddings(self.documents, reservoir=0)
+    def __init__(
+        self, start: Tensor, documents: Tensor, context: Ensemble, pull: float, sharpness: float, impl: str
+    ) -> None:
+        self.documents, self.context = documents, context
         self.start, self.pull, self.sharpness, self.impl = start, pull, sharpness, impl
         width = len(start) if len(start) <= MANY else NEAREST
         if self.documents.dtype != start.dtype:
@@ -206,9 +209,13 @@ _Sums = tuple[Tensor, Tensor, Tensor]
 # --- pieces ------------------------------------------------------------------------------------------------------
 
 
-def sample(rows: Tensor, most: int) -> Tensor:
-    """All rows, or so many of them drawn at random, the same each time."""
-    return rows if len(rows) <= most else rows[shuffled(rows)[:most]]
+def _looked_at(ensemble: Tensor | Ensemble, start: Tensor) -> tuple[Tensor, Ensemble]:
+    """Documents in random order, and their statistics; of an `Ensemble` and a tensor of the same rows the same."""
+    if isinstance(ensemble, Ensemble):
+        return ensemble.reservoir.to(start.device), ensemble
+    order = reservoir_order(len(ensemble), max(SAMPLE, EACH * len(start))).to(ensemble.device)
+    documents = ensemble[order]
+    return documents, Ensemble.from_embeddings(ensemble if len(order) == len(ensemble) else documents, reservoir=0)
 
 
 def shuffled(rows: Tensor, seed: int = 0) -> Tensor:

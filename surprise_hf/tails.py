@@ -12,23 +12,22 @@ Two laws come out, each an increasing map from z to the quantile of a normal, on
 so that the order of labels stays that of z:
 
 - of a label: z of foreign documents, all labels together (refined labels: again of the other half's labels);
-- of a document: the best z of a document that belongs to no label, less how strange it is to the whole ensemble. The
-  largest of m scores is larger than any one; a document's own label is taken away by its p.
-
-Strangeness is log (k^ - m)' (C / c + 1)^-1 (k^ - m), c the mean eigenvalue of C, standardised over the ensemble.
+- of a document: the largest evidence (`kinship`) of a document that belongs to no label. The largest of m is larger
+  than any one; a document's own label is taken away by its p.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .ensemble import Ensemble
-from .estimators import normal_cdf, row_slices
+from .estimators import normal_cdf
+from .kinship import Kinship
 from .ops import unit_rows
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
@@ -78,23 +77,27 @@ class Law:
 
 @dataclass(frozen=True)
 class Tails:
-    """The two laws, and what strangeness needs. Build with `fit`.
+    """The two laws, and what evidence needs. Build with `fit`.
 
     Attributes:
         label, document: the laws.
-        centre: (d,) float64, the mean of the unit documents.
-        spread: (d, d) float64, (C / c + 1)^-1.
-        usual: (2,) float64, mean and deviation of the logarithm over the ensemble.
+        kinship: gives the evidence.
     """
 
     label: Law
     document: Law
-    centre: Tensor
-    spread: Tensor
-    usual: Tensor
+    kinship: Kinship | Older
 
     @classmethod
-    def fit(cls, documents: Tensor, context: Ensemble, z: Tensor, z_refined: Tensor, agreement: float) -> Tails:
+    def fit(
+        cls,
+        documents: Tensor,
+        context: Ensemble,
+        z: Tensor,
+        z_refined: Tensor,
+        agreement: float,
+        linear: tuple[Tensor, Tensor],
+    ) -> Tails:
         """From documents (n, d) of the ensemble.
 
         Args:
@@ -103,37 +106,36 @@ class Tails:
             z: (n, m) for the labels that scores are to be had for.
             z_refined: (n, m) for refined labels, refined on other documents.
             agreement: how often such labels agree, as `refinement.judge` finds it.
+            linear: of the labels as they were given, `FittedLabels.to_linear`.
         """
-        labels = z.shape[1]
         own = belonging(z_refined, agreement)
-        law = Law.fit(z.flatten(), 1 - own.flatten(), len(documents))
-        covariance = context.covariance.to(documents.device)
-        scale = (covariance.trace() / len(covariance)).clamp_min(torch.finfo(torch.float64).tiny)
-        eye = torch.eye(len(covariance), dtype=torch.float64, device=documents.device)
-        centre, spread = context.mean.to(documents.device), torch.linalg.inv(covariance / scale + eye)
-        # a document has pulled C its way: without itself it would be this much further out (Sherman and Morrison)
-        far = _distance(documents, centre, spread)
-        strange = (far / (1 - (far / (scale * len(context))).clamp(max=0.99))).log()
-        mean, std = strange.mean(), strange.std(correction=0)
-        usual = torch.stack((mean, torch.where(std > 1e-9, std, 1.0)))
-        two, at = z.to(torch.float64).topk(min(2, labels), dim=1)
-        two = two.clamp(-1e6, 1e6) - ((strange - mean) / usual[1]).unsqueeze(1)
+        kinship, evidence = Kinship.fit(documents, context, linear, own)
+        two, at = evidence.topk(min(2, evidence.shape[1]), dim=1)
         belongs = own.gather(1, at[:, :1])[:, 0]
         weight = torch.stack((1 - belongs, belongs))[: two.shape[1]]
-        return cls(law, Law.fit(two.T.flatten(), weight.flatten(), len(documents)), centre, spread, usual)
+        law = Law.fit(z.flatten(), 1 - own.flatten(), len(documents))
+        return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
-    def strangeness(self, keys: Tensor) -> Tensor:
-        """(n,) float64: standard deviations above what documents of the ensemble have."""
-        return (_distance(keys, self.centre, self.spread).log() - self.usual[0]) / self.usual[1]
+    def accept(self, keys: Tensor, best: Tensor | None = None) -> Tensor:
+        """1 - how often a document of no label gets as far as keys (n, d): (n,) float64.
 
-    def accept(self, keys: Tensor, best: Tensor) -> Tensor:
-        """1 - how often a document of no label gets as far as keys (n, d) with their best z (n,): (n,) float64."""
-        return normal_cdf(self.document(best.to(torch.float64) - self.strangeness(keys)))
+        Args:
+            keys: documents.
+            best: (n,) their best z, which laws of before `kinship` need.
+        """
+        if isinstance(self.kinship, Older):
+            assert best is not None
+            return normal_cdf(self.document(best.to(torch.float64) - self.kinship.strangeness(keys)))
+        return normal_cdf(self.document(strength(self.kinship.evidence(keys).amax(dim=1))))
 
     def promise(self, tail: float) -> float:
         """How often foreign documents exceed the gaussian z that promises `tail`."""
-        z = -torch.special.ndtri(torch.tensor([tail], dtype=torch.float64, device=self.centre.device))
+        z = -torch.special.ndtri(torch.tensor([tail], dtype=torch.float64, device=self.label.z.device))
         return float(normal_cdf(-self.label(z)))
+
+    def select(self, index: Tensor | slice | list[int]) -> Tails:
+        """Of some labels, with the laws of all."""
+        return self if isinstance(self.kinship, Older) else replace(self, kinship=self.kinship.select(index))
 
     def to(self, device: torch.device | str) -> Tails:
         """The same on another device."""
@@ -141,10 +143,10 @@ class Tails:
 
     def state(self) -> dict[str, Tensor]:
         """As flat tensors."""
+        law = "document" if isinstance(self.kinship, Older) else "evidence"
         parts = {"label_z": self.label.z, "label_normal": self.label.normal}
-        parts |= {"document_z": self.document.z, "document_normal": self.document.normal}
-        parts |= {"centre": self.centre, "spread": self.spread, "usual": self.usual}
-        return {f"tails_{name}": value for name, value in parts.items()}
+        parts |= {f"{law}_z": self.document.z, f"{law}_normal": self.document.normal}
+        return {f"tails_{name}": value for name, value in (parts | self.kinship.state()).items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Tails:
@@ -153,11 +155,49 @@ class Tails:
         Raises:
             ValueError: a part is missing, or is no tensor.
         """
-        names = ("label_z", "label_normal", "document_z", "document_normal", "centre", "spread", "usual")
-        parts = [part for name in names if isinstance(part := state.get(f"tails_{name}"), Tensor)]
-        if len(parts) < len(names):
-            raise ValueError("fitted labels lack a part: `tails_...` belong to the estimator 'tail'")
-        return cls(Law(*parts[:2]), Law(*parts[2:4]), *parts[4:])
+        named = ((name.removeprefix("tails_"), part) for name, part in state.items() if name.startswith("tails_"))
+        parts = {name: part for name, part in named if isinstance(part, Tensor)}
+        law, kind = ("document", Older) if "document_z" in parts else ("evidence", Kinship)
+        try:
+            label, document = (Law(parts[f"{name}_z"], parts[f"{name}_normal"]) for name in ("label", law))
+            return cls(label, document, kind.from_state(parts))
+        except KeyError as error:
+            lacks = f"fitted labels lack a part: `tails_{error.args[0]}` belongs to the estimator 'tail'"
+            raise ValueError(lacks) from error
+
+
+@dataclass(frozen=True)
+class Older:
+    """What files of before `kinship` hold: the law of a document was that of its best z less its strangeness.
+
+    Attributes:
+        centre, spread: as of `Kinship`.
+        usual: (2,) float64, mean and deviation of log g'P g over the ensemble.
+    """
+
+    centre: Tensor
+    spread: Tensor
+    usual: Tensor
+
+    def strangeness(self, keys: Tensor) -> Tensor:
+        """(n,) float64: standard deviations above what documents of the ensemble have."""
+        gap = unit_rows(keys).to(torch.float64) - self.centre
+        far = ((gap @ self.spread) * gap).sum(dim=1).clamp_min(1e-12).log()
+        return (far - self.usual[0]) / self.usual[1]
+
+    def state(self) -> dict[str, Tensor]:
+        """As flat tensors."""
+        return {"centre": self.centre, "spread": self.spread, "usual": self.usual}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> Older:
+        """From what `state` gave; KeyError where a part is missing."""
+        return cls(state["centre"], state["spread"], state["usual"])
+
+
+def strength(evidence: Tensor) -> Tensor:
+    """Evidence, 0 at most, on a scale where its law is smooth at the upper end too."""
+    return -(-evidence).clamp_min(1e-300).log()
 
 
 def belonging(z: Tensor, agreement: float) -> Tensor:
@@ -175,12 +215,3 @@ def belonging(z: Tensor, agreement: float) -> Tensor:
 
 def _confidence(z: Tensor, sharp: float) -> float:
     return float((sharp * z).softmax(dim=1).amax(dim=1).mean())
-
-
-def _distance(rows: Tensor, centre: Tensor, spread: Tensor) -> Tensor:
-    """(n,) float64, (k^ - m)' spread (k^ - m), in blocks."""
-    parts = []
-    for part in row_slices(len(rows), rows.shape[1]):
-        gap = unit_rows(rows[part]).to(torch.float64) - centre
-        parts.append(((gap @ spread) * gap).sum(dim=1))
-    return torch.cat(parts).clamp_min(1e-12)

@@ -202,6 +202,49 @@ def test_judge_goes_all_the_way_where_halves_agree() -> None:
     assert torch.equal(found.queries, refine_labels(hints, documents, "auto"))
 
 
+@pytest.mark.parametrize("size", [2, 3, 60, 61, 500])
+@pytest.mark.parametrize("rounds", ["auto", 0, 10])
+def test_an_ensemble_and_a_tensor_of_the_same_rows_give_the_same(size: int, rounds: int | str) -> None:
+    documents, queries = rows(size, dtype=torch.float32), rows(3, seed=1, dtype=torch.float32)
+    want = judge(queries, documents, rounds)
+    at_once = judge(queries, Ensemble.from_embeddings(documents), rounds)
+    assert torch.equal(at_once.queries, want.queries)
+    assert at_once[2:4] == want[2:4]
+    for one, other in zip(at_once.apart, want.apart, strict=True):
+        assert all(map(torch.equal, one, other))
+    for batch in (1, 7, 64):  # mean and covariance are those to rounding, the sample is the same
+        ens = Ensemble(12)
+        for part in documents.split(batch):
+            ens.update(part)
+        found = judge(queries, ens, rounds)
+        assert found.rounds == want.rounds
+        assert found[2:4] == pytest.approx(want[2:4], abs=1e-6)
+        torch.testing.assert_close(found.queries, want.queries, rtol=0, atol=1e-5)
+        for one, other in zip(found.apart, want.apart, strict=True):
+            assert torch.equal(one[0], other[0])
+            torch.testing.assert_close(one[1], other[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_an_ensemble_of_other_dtypes_gives_the_same(dtype: torch.dtype) -> None:
+    documents, queries = rows(300, dtype=dtype), rows(3, seed=1, dtype=dtype)
+    want, found = judge(queries, documents), judge(queries, Ensemble.from_embeddings(documents))
+    assert found.rounds == want.rounds
+    assert found.agreement == want.agreement
+    torch.testing.assert_close(found.queries, want.queries, rtol=0, atol=1e-5)
+
+
+def test_of_many_documents_those_are_drawn_that_an_ensemble_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, queries = rows(500, dtype=torch.float32), rows(3, seed=1, dtype=torch.float32)
+    monkeypatch.setattr(refinement, "SAMPLE", 200)
+    monkeypatch.setattr(refinement, "EACH", 1)
+    kept = Ensemble.from_embeddings(documents, reservoir=200).reservoir
+    for rounds in (10, "auto"):
+        assert torch.equal(refine_labels(queries, documents, rounds), refine_labels(queries, kept, rounds)) is False
+        found = judge(queries, documents, rounds)
+        assert torch.equal(torch.cat([part for part, _ in found.apart]), kept)
+
+
 @pytest.mark.parametrize("rounds", ["auto", 0, 3, 10])
 def test_labels_apart_have_not_met_their_documents(rounds: int | str) -> None:
     documents, hints, _ = groups([100, 100, 100])

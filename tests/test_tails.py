@@ -10,19 +10,24 @@ from torch import Tensor
 
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.fitted import FittedLabels
+from surprise_hf.kinship import Kinship
 from surprise_hf.scoring import surprise
-from surprise_hf.tails import SHARPEST, Law, Tails, belonging
+from surprise_hf.tails import SHARPEST, Law, Tails, belonging, strength
+
+CLEAR, REAL = 1.2, 0.5  # how far groups stand out: refined labels are then right for 99.8 % or, as on real sets, 67 %
 
 
-def world(n: int, labels: int = 20, share: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Documents (n, d) of label truth (n,), -1 for none; skewed along every label's direction, as real ones are."""
+def world(n: int, labels: int = 20, share: float = 1.0, seed: int = 0, hint: float = CLEAR) -> tuple[Tensor, ...]:
+    """Documents (n, d), labels and truth (n,), -1 for none; skewed along every label's direction, as real ones are."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randint(labels, (n,), generator=generator)
     truth[torch.rand(n, generator=generator) > share] = -1
     x = 0.15 * torch.randn(n, 48, generator=generator)
-    x[:, :labels] += 0.12 * (torch.rand(n, labels, generator=generator).log().neg() - 1)  # exponential, mean 0
+    x[:, :labels] += 0.12 * (
+        -torch.rand(n, labels, generator=generator).clamp_min(1e-9).log() - 1
+    )  # exponential, mean 0
     x[:, -1] += 1
-    x[torch.arange(n)[truth >= 0], truth[truth >= 0]] += 1.2
+    x[torch.arange(n)[truth >= 0], truth[truth >= 0]] += hint
     queries = torch.zeros(labels, 48)
     queries[torch.arange(labels), torch.arange(labels)] = 1
     queries[:, -1] = 1
@@ -92,56 +97,162 @@ def test_a_single_label_owns_nothing() -> None:
 # --- the promise -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("refine", [0, "auto"])
+def chance(expected: float) -> float:
+    """How far a count may lie from what is expected, relative to it.
+
+    The threshold is counted on as many documents as it is tried on, so the variance is twice that of a Poisson count;
+    three standard deviations, and 0.02 because the twenty scores of a document are not independent.
+    """
+    return 3 * (2 / expected) ** 0.5 + 0.02
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[Tails, Tensor, Tensor, Tensor]:
+    """Tails fitted with the truth about who belongs, held-out documents, their z and what is foreign to what."""
+    documents, queries, truth = world(8000)
+    held, _, of_held = world(8000, seed=1)
+    labels = FittedLabels.fit(queries, documents)
+    context = Ensemble.from_embeddings(documents, reservoir=0)
+    sure = 50.0 * torch.nn.functional.one_hot(truth, 20)
+    tails = Tails.fit(documents, context, labels.z(documents), sure, 1.0, labels.to_linear())
+    return tails, held, labels.z(held), of_held.unsqueeze(1) != torch.arange(20)
+
+
 @pytest.mark.parametrize("tail", [0.1, 0.03, 0.01])
-def test_foreign_documents_reach_a_threshold_as_often_as_promised(refine: int | str, tail: float) -> None:
-    documents, queries, _ = world(8000)
-    held, _, truth = world(8000, seed=1)
-    labels = FittedLabels.fit(queries, documents, estimator="tail", refine=refine)
+def test_where_it_is_known_who_belongs_the_promises_hold(
+    tail: float, known: tuple[Tails, Tensor, Tensor, Tensor]
+) -> None:
+    tails, held, z, foreign = known
+    level = scipy.stats.norm.isf(tail)
+    of_labels = int(((tails.label(z) >= level) & foreign).sum())
+    assert of_labels == pytest.approx(8000 * 19 * tail, rel=chance(8000 * 19 * tail))
+    # documents whose own label is not offered: the best of nineteen others
+    assert isinstance(tails.kinship, Kinship)
+    evidence = tails.kinship.evidence(held).masked_fill(~foreign, -1e9)
+    of_documents = int((tails.document(strength(evidence).amax(dim=1)) >= level).sum())
+    assert of_documents == pytest.approx(8000 * tail, rel=chance(8000 * tail))
+    # they pass a label's own threshold many times as often
+    assert ((tails.label(z) >= level) & foreign).any(dim=1).sum() > 5 * of_documents
+
+
+@pytest.mark.parametrize("refine", [0, "auto"])
+@pytest.mark.parametrize(("hint", "least"), [(REAL, 0.7), (CLEAR, 0.55)], ids=["real", "clear"])
+def test_foreign_documents_reach_a_threshold_no_more_often_than_promised(
+    refine: int | str, hint: float, least: float
+) -> None:
+    """Who belongs is guessed, and never surer than t = 1.7 lets it be.
+
+    So some own documents pass for foreign ones, and the threshold is on the strict side: 0.76 to 0.96 of the promise
+    in worlds like real ones, 0.62 to 0.99 where groups are clear (seen with two seeds each, most at 1 %); the limits
+    leave 0.07 for chance, twice its standard deviation at 1 %.
+    """
+    documents, queries, _ = world(8000, hint=hint)
+    held, _, truth = world(8000, seed=1, hint=hint)
     foreign = truth.unsqueeze(1) != torch.arange(20)
-    reached = ((labels.score(held) >= 1 - tail) & foreign).sum() / foreign.sum()
-    assert 0.6 * tail < reached < 1.25 * tail  # where groups are this clear it is on the strict side
-    if tail == 0.01:  # where the gaussian is far off
-        gaussian = FittedLabels.fit(queries, documents, refine=refine)
-        bell = ((gaussian.score(held) >= 1 - tail) & foreign).sum() / foreign.sum()
-        assert not 0.6 * tail < bell < 1.25 * tail
+    fitted = {one: FittedLabels.fit(queries, documents, refine=refine, estimator=one) for one in ("tail", "gaussian")}
+    seen = {one: labels.score(held)[foreign] for one, labels in fitted.items()}
+    for tail in (0.1, 0.03, 0.01):
+        share = {one: float((score >= 1 - tail).double().mean()) / tail for one, score in seen.items()}
+        assert least < share["tail"] < 1 + chance(8000 * 19 * tail)
+        assert share["gaussian"] < share["tail"]  # which is further off: 0.03 to 0.8
+    assert fitted["tail"].accept(held).ge(0.95).double().mean() > (0.8 if hint == CLEAR else 0.2)
 
 
-def test_documents_whose_label_is_not_offered_are_accepted_as_often_as_promised() -> None:
-    documents, queries, _ = world(8000)
-    held, _, truth = world(8000, seed=1)
-    labels = FittedLabels.fit(queries, documents, estimator="tail")
-    assert labels.tails is not None
-    z = labels.z(held)
-    own = truth.unsqueeze(1) == torch.arange(20)
-    others = labels.tails.accept(held, z.masked_fill(own, -9).amax(dim=1))
-    assert 0.02 < (others >= 0.95).double().mean() < 0.06
-    assert (labels.accept(held) >= 0.95).double().mean() > 0.4
-    # the best of twenty foreign scores passes a label's own threshold many times as often
-    best = labels.score(held).masked_fill(own, 0).amax(dim=1)
-    assert (best >= 0.95).double().mean() > 5 * 0.05
+# --- evidence ----------------------------------------------------------------------------------------------------
+
+
+def test_evidence_by_hand() -> None:
+    """One label, six documents on a circle, in NumPy: z, the gain of the group and the distance to it."""
+    angle = np.array([0.1, 0.4, 0.5, 1.2, 1.9, 2.6])
+    rows, query = np.stack((np.cos(angle), np.sin(angle)), axis=1), np.array([[1.0, 0.2]])
+    own = np.array([0.9, 0.8, 0.8, 0.3, 0.0, 0.0])[:, None]
+    keys = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.1]])
+    fit, new = torch.from_numpy(rows), torch.from_numpy(keys)
+    context = Ensemble.from_embeddings(fit, precision="exact")
+    labels = FittedLabels.fit(torch.from_numpy(query), context, weight=1)
+    kinship, left_out = Kinship.fit(fit, context, labels.to_linear(), torch.from_numpy(own))
+
+    def parts(x: np.ndarray, rows: np.ndarray, own: np.ndarray, centre: np.ndarray, cov: np.ndarray) -> np.ndarray:
+        metric, g = np.linalg.inv(cov / scale + np.eye(2)), x - centre
+        group = (own * (rows - centre)).sum(axis=0) / (own.sum() + 1)
+        z = (x @ query[0] - psi.mean()) / psi.std()
+        gain = 2 * g @ metric @ group - group @ metric @ group
+        return np.array([z, gain, -np.log((g - group) @ metric @ (g - group))])
+
+    psi, centre, cov = rows @ query[0], rows.mean(axis=0), np.cov(rows.T, bias=True)
+    scale = np.trace(cov) / 2
+    seen = []
+    for i, x in enumerate(rows):
+        others = np.delete(rows, i, 0)
+        seen.append(parts(x, others, np.delete(own, i, 0), others.mean(axis=0), np.cov(others.T, bias=True) * 5 / 6))
+    mean, std = np.mean(seen, axis=0), np.std(seen, axis=0)
+    want = scipy.stats.norm.logcdf((seen - mean) / std).sum(axis=1)
+    np.testing.assert_allclose(left_out[:, 0].numpy(), want, rtol=1e-5)
+    unit = keys / np.linalg.norm(keys, axis=1, keepdims=True)
+    want = [scipy.stats.norm.logcdf((parts(x, rows, own, centre, cov) - mean) / std).sum() for x in unit]
+    np.testing.assert_allclose(kinship.evidence(new)[:, 0].numpy(), want, rtol=1e-5)
+
+
+def test_evidence_of_held_out_documents_is_that_of_the_ensembles_own() -> None:
+    """With few documents for the dimension, those that made C and the groups lie nearer, unless that is taken away."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1200, 128, generator=generator) + 1
+    queries = torch.eye(128)[:3]
+    context = Ensemble.from_embeddings(x[:150])
+    labels = FittedLabels.fit(queries, context, weight=1)
+    own = (1.7 * labels.z(x[:150]).double()).softmax(dim=1)
+    kinship, left_out = Kinship.fit(x[:150], context, labels.to_linear(), own)
+    held, met = (kinship.evidence(rows).amax(dim=1) for rows in (x[150:], x[:150]))
+    noise = float(held.std()) * (1 / 150 + 1 / 1050) ** 0.5
+    assert abs(left_out.amax(dim=1).mean() - held.mean()) < 3 * noise
+    assert met.mean() - held.mean() > 5 * noise
 
 
 def test_a_strange_document_is_not_accepted() -> None:
     documents, queries, _ = world(4000)
     labels = FittedLabels.fit(queries, documents, estimator="tail")
-    of_label = world(400, share=1.0, seed=2)[0]
+    of_label = world(400, seed=2)[0]
     strange = of_label.clone()
     strange[:, 30] += 3  # still a label's, but in a direction where no document has been
-    assert labels.tails is not None
-    assert labels.tails.strangeness(strange).min() > 3 > labels.tails.strangeness(of_label).max() - 3
-    assert labels.accept(strange).max() < labels.accept(of_label).median()
+    assert labels.accept(strange).max() < labels.accept(of_label).quantile(0.01)
 
 
-def test_strangeness_of_held_out_documents_is_that_of_the_ensembles_own() -> None:
-    """With few documents for the dimension, those that made C lie nearer by it, unless that is taken away."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 128, generator=generator) + 1
-    labels = FittedLabels.fit(torch.eye(128)[:3], x[:150], estimator="tail")
+def test_a_document_between_the_groups_is_not_accepted() -> None:
+    """Near the centre: strange to nothing, but of no group."""
+    documents, queries, _ = world(4000)
+    labels = FittedLabels.fit(queries, documents, estimator="tail")
+    between = world(400, share=0.0, seed=2)[0]
+    assert labels.accept(between).quantile(0.9) < labels.accept(world(400, seed=2)[0]).quantile(0.1)
+
+
+def test_a_label_that_is_left_out_takes_its_evidence_along() -> None:
+    documents, queries, _ = world(4000)
+    labels = FittedLabels.fit(queries, documents, estimator="tail")
+    held, _, truth = world(400, seed=2)
+    some = labels.select(list(range(10)))
+    theirs = truth < 10
     assert labels.tails is not None
-    held = labels.tails.strangeness(x[150:])
-    assert abs(held.mean()) < 0.3
-    assert labels.tails.strangeness(x[:150]).mean() < held.mean() - 1
+    torch.testing.assert_close(
+        some.tails.kinship.evidence(held), labels.tails.kinship.evidence(held)[:, :10]  # type: ignore[union-attr]
+    )  # fmt: skip
+    assert some.accept(held[~theirs]).quantile(0.9) < some.accept(held[theirs]).quantile(0.1)
+
+
+def test_new_labels_are_accepted_too() -> None:
+    documents, queries, _ = world(4000)
+    held = world(400, seed=2)[0]
+    old = FittedLabels.fit(queries[:10], documents, estimator="tail", weight=1)
+    both = old.extended(queries[10:], documents)
+    at_once = FittedLabels.fit(queries, documents, estimator="tail", weight=1)
+    torch.testing.assert_close(both.accept(held), at_once.accept(held), rtol=0, atol=1e-3)
+    assert torch.equal(both.tails.label.z, old.tails.label.z)  # type: ignore[union-attr]
+    torch.testing.assert_close(both.score(held)[:, :10], old.score(held), rtol=0, atol=1e-6)
+
+
+def test_refined_labels_accept_what_given_ones_accept() -> None:
+    documents, queries, _ = world(2000, hint=REAL)
+    given, refined = (FittedLabels.fit(queries, documents, estimator="tail", refine=r) for r in (0, "auto"))
+    torch.testing.assert_close(given.accept(documents), refined.accept(documents))
 
 
 # --- how it is used ----------------------------------------------------------------------------------------------
@@ -173,6 +284,31 @@ def test_state_device_and_the_crowd(weight: float) -> None:
     del state["tails_usual"]
     with pytest.raises(ValueError, match="tails_"):
         FittedLabels.from_state(state)
+
+
+def test_files_of_before_the_evidence_are_read() -> None:
+    """They hold the law of the best z less the strangeness, log g'P g in standard deviations."""
+    documents, queries, _ = world(400)
+    new = FittedLabels.fit(queries, documents, estimator="tail", weight=1)
+    assert new.tails is not None
+    centre, spread = torch.full((48,), 0.1, dtype=torch.float64), torch.eye(48, dtype=torch.float64)
+    usual = torch.tensor([-1.0, 0.5], dtype=torch.float64)
+    knots = torch.tensor([-1.0, 0.0, 3.0], dtype=torch.float64)
+    old = {name: value for name, value in new.state().items() if not name.startswith("tails_")}
+    old |= {"tails_label_z": new.tails.label.z, "tails_label_normal": new.tails.label.normal}
+    old |= {"tails_document_z": knots, "tails_document_normal": knots / 3}
+    old |= {"tails_centre": centre, "tails_spread": spread, "tails_usual": usual}
+    labels = FittedLabels.from_state(old)
+    assert torch.equal(labels.score(documents), new.score(documents))
+    unit = torch.nn.functional.normalize(documents.double())
+    strange = ((unit - 0.1).square().sum(dim=1).log() + 1) / 0.5
+    x = new.z(documents).amax(dim=1).double() - strange
+    want = scipy.stats.norm.cdf(x.numpy() / 3)  # knots on one line: beyond them it goes on
+    np.testing.assert_allclose(labels.accept(documents).numpy(), want, atol=1e-6)
+    assert FittedLabels.from_state(labels.state()).state().keys() == old.keys()
+    assert torch.equal(
+        labels.select([0, 1]).to("cpu").accept(documents[:1]), labels.select([0, 1]).accept(documents[:1])
+    )
 
 
 def test_auto_takes_the_tail_where_the_gaussian_fails() -> None:
