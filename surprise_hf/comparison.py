@@ -272,7 +272,11 @@ def _advice(methods: list[str], share: list[Tensor], n: int) -> tuple[str, str]:
     if best:
         gain, low, high = (100 * _bounds(share[best] - share[0])).tolist()
         over = f"{gain:+.1f} points over {methods[0]}, 95 % interval {low:+.1f} to {high:+.1f}"
-        return name, f"Use {name} ({how}): {over}, on {n:,} documents."
+        more, ahead = max(
+            (100 * float(one[0] - share[best][0]), other) for one, other in zip(share, methods, strict=True)
+        )
+        doubt = f"; {ahead} is {more:.1f} points ahead of it, which they can't tell from chance" if more > 0 else ""
+        return name, f"Use {name} ({how}): {over}, on {n:,} documents{doubt}."
     tried = len(methods) > 1
     gap = max((100 * _bounds(one - share[0]))[0].item() for one in share[1:]) if tried else 0.0
     if gap > 0:
