@@ -1,7 +1,6 @@
 // The schemas of torch.ops.surprise_hf. Implementations: ops and loss in cpu/ and cuda/; shapes, dtypes and the meaning
 // of each argument: surprise_hf/ops/__init__.py. tests/ops/test_torch_contract.py holds this list equal to the Python
 // one.
-#include <Python.h>
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(surprise_hf, m) {
@@ -42,4 +41,4 @@ STABLE_TORCH_LIBRARY(surprise_hf, m) {
 }
 
 // The library carries no Python code; the symbol lets setuptools treat it as an abi3 extension.
-extern "C" PyObject* PyInit__C() { return nullptr; }
+extern "C" void* PyInit__C() { return nullptr; }

@@ -36,6 +36,9 @@ struct Product {
   int64_t m;        // queries in the block
   Epilogue epilogue;
   bool columns_packed = false;  // by pack_columns(), not by pack()
+  // All the queries and the first of the block: for what is multiplied anew without `normalize` (null: not wanted)
+  const Rows* queries = nullptr;
+  int64_t first_query = 0;
 
   // kCosines, kMoments (null: keep no matrix), kStandardize: out[row * out_stride + query]
   T* out = nullptr;
@@ -51,7 +54,7 @@ struct Product {
   Output output = Output::kScore;
 
   // kTopK: running best of each row, best first; value[row * k + i] holds z
-  int64_t k = 0, first_query = 0;
+  int64_t k = 0;
   T* value = nullptr;
   int64_t* index = nullptr;
   T* similarity = nullptr;  // the psi beside each z, where wanted

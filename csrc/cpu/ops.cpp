@@ -65,6 +65,8 @@ void moments_pass(const Rows& keys, const Rows& queries, T* out, double* mean, d
     std::vector<T> shift(width, T(0));
     std::vector<double> sums(parts.count * 2 * width, 0.0);
     Product<T> job{keys, packed, m, Epilogue::kCosines};
+    job.queries = &queries;
+    job.first_query = first;
     job.out = shift.data();
     job.out_stride = m;
     k.product(job, 0, 1);  // the first row's cosines are the shift of the sums
@@ -106,6 +108,8 @@ void score_pass(const Rows& keys, const Rows& queries, const double* mean, const
   for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
     const ColumnStore<T> store(mean + first, std + first, m);
     Product<T> job{keys, packed, m, Epilogue::kStandardize};
+    job.queries = &queries;
+    job.first_query = first;
     job.out = out + first;
     job.out_stride = queries.n;
     job.whole_rows = m == queries.n;
@@ -124,9 +128,10 @@ void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const 
   for_query_blocks<T>(queries, [&](int64_t first, int64_t m, const T* packed) {
     const ColumnStore<T> store(mean + first, std + first, m);
     Product<T> job{keys, packed, m, Epilogue::kTopK};
+    job.queries = &queries;
+    job.first_query = first;
     job.columns = store.columns();
     job.k = k;
-    job.first_query = first;
     job.value = value;
     job.index = index;
     job.similarity = similarity.empty() ? nullptr : similarity.data();

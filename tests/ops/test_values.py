@@ -281,6 +281,44 @@ def test_nan_rows_stay_in_their_row(device):
     assert ((indices >= 0) & (indices < 20)).all()
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("copies", [1, 2, 5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_that_are_infinite_nan_huge_or_tiny(dtype, copies, normalize):
+    """Each entry is what the sum of its products is by IEEE rules: NaN, an infinity of that sign, or a number."""
+    inf, nan, limits = math.inf, math.nan, torch.finfo(dtype)
+    x = torch.randn(10, 65, generator=torch.Generator().manual_seed(7)).to(dtype)
+    x[1] = 0
+    x[2, 3] = inf
+    x[3, 7] = -inf
+    x[4, 3], x[4, 7] = inf, -inf
+    x[5, 40] = nan
+    x[6] = torch.where(x[6] > 0, inf, -inf)
+    x[7] *= limits.max**0.45
+    x[8] *= limits.tiny / 8
+    x[9] = 0
+    x[9, 64] = inf
+    keys, queries = x.repeat(copies, 1), x.flip(0).repeat(copies, 1)
+
+    def rows_of(rows):
+        rows = rows.double()
+        if not normalize:
+            return rows
+        rows = rows / rows.abs().amax(1, keepdim=True).clamp_min(1e-320)
+        return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
+
+    k, q = rows_of(keys), rows_of(queries)
+    want = (k[:, None] * q).sum(2)
+    got = ops.cosine_surprise(keys, queries, normalize=normalize, output="cosine")[0].double()
+    assert torch.equal(got.isnan(), want.isnan())
+    infinite = want.isinf()
+    assert torch.equal(got[infinite], want[infinite])
+    finite = want.isfinite()
+    size = (k.norm(dim=1)[:, None] * q.norm(dim=1))[finite]
+    rounding = 1e-14 if dtype == torch.float64 else 1e-6
+    assert ((got - want)[finite].abs() <= rounding * size + torch.finfo(got.dtype).tiny * 1e-30 + 1e-44).all()
+
+
 def test_the_far_tail():
     """log(1 - Phi(z)) against mpmath's values, where 1 - Phi(z) has long been 0 in float32."""
     # keys along the query at chosen cosines; mean 0 and std chosen so that z is the wanted number
