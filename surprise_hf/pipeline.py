@@ -137,7 +137,8 @@ class SurpriseZeroShotPipeline(Pipeline):
             multi_label: True judges every label by itself: with `threshold`, those that reach it are listed.
             threshold: 1 - the chance of a false label, 0 to 1, measured on the ensemble: at 0.99 about 1 % of the
                 documents that do not belong to a label reach it. Without `multi_label`, a document gets no label
-                where one that belongs to none would get as far with its best (`surprise_hf.tails`).
+                where one that belongs to none would get as far with its best (`surprise_hf.tails`,
+                `surprise_hf.kinship`).
             top_k: list no more than this many labels.
             ensemble: the documents that give a similarity its context: texts, embeddings (tensor or array), an
                 `Ensemble`, or the path of one. Default: the ensemble stored in the model; without one, the documents
