@@ -210,8 +210,8 @@ class Scorer:
         given = options.get("weight")
         weight = crossover_weight(documents, given, options.get("n_cross", 1000))
         advice = (
-            "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind, or fix"
-            " surprise_weight (1 = surprise, 0 = similarity)"
+            "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind (--ensemble FILE on"
+            " the command line), or fix surprise_weight (1 = surprise, 0 = similarity)"
         )
         if given is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
@@ -219,7 +219,7 @@ class Scorer:
                 f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
                 f" the plain similarity the other {1 - weight:.3f}. For more, {advice}"
             )
-        elif weight > 0 and documents == 1:
+        elif weight >= SMALL_WEIGHT and documents == 1:
             self._warn(
                 f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
                 f" 0.5. Instead, {advice}"

@@ -6,8 +6,12 @@ import importlib.resources
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from surprise_hf import SurpriseZeroShotPipeline
 
 # Before any Hugging Face library is imported: a test that reaches for the network fails instead of waiting.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -90,3 +94,19 @@ def st_path(bert_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "st"
     SentenceTransformer(str(bert_path), device="cpu").save_pretrained(str(folder))
     return folder
+
+
+@pytest.fixture
+def pipe(st_path: Path) -> SurpriseZeroShotPipeline:
+    """The tiny encoder at weight 1, so that no test meets the warning about small ensembles by accident."""
+    from .pipeline_data import make
+
+    return make(st_path, surprise_weight=1)
+
+
+@pytest.fixture(scope="session")
+def encode(st_path: Path) -> Callable[..., Any]:
+    """How sentence-transformers itself encodes with the tiny encoder."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(st_path), device="cpu").encode

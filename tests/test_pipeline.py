@@ -24,18 +24,6 @@ from surprise_hf import model as model_module
 
 from .pipeline_data import DOCUMENTS, LABELS, TEMPLATE, assert_results, cosines, expected_scores, make
 
-
-@pytest.fixture
-def pipe(st_path: Path) -> SurpriseZeroShotPipeline:
-    """At weight 1, so that no test meets the warning about small ensembles by accident."""
-    return make(st_path, surprise_weight=1)
-
-
-@pytest.fixture(scope="module")
-def encode(st_path: Path):
-    return SentenceTransformer(str(st_path), device="cpu").encode
-
-
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ import pickle
 import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -17,21 +16,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.pipelines.pt_utils import KeyDataset
 
-from surprise_hf import SurpriseZeroShotPipeline
-
 from .pipeline_data import DOCUMENTS, LABELS, assert_results, expected_scores, make
-
-
-@pytest.fixture
-def pipe(st_path: Path) -> SurpriseZeroShotPipeline:
-    """At weight 1, so that no test meets the warning about small ensembles by accident."""
-    return make(st_path, surprise_weight=1)
-
-
-@pytest.fixture(scope="module")
-def encode(st_path: Path):
-    return SentenceTransformer(str(st_path), device="cpu").encode
-
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
