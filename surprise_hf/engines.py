@@ -1,4 +1,7 @@
-"""Where vectors are kept and searched by inner product: exactly, or by FAISS.
+"""Where vectors are kept and searched by inner product: by one pass, or by FAISS.
+
+A search reads vectors rounded to bfloat16, half of their memory, and says how far off their products can be: the rows
+that might be among the best are few, and float64 settles them (`ranking.Ranker`).
 
 An engine knows nothing of the surprise. By design fact 2 the surprise of document d for a key k orders as the inner
 product of k^ - m with d^/sigma_d, so rows and one scale for each are all that it is given.
@@ -23,46 +26,82 @@ TILE = 1 << 22  # inner products held at once, or those of one block: 16 MiB sta
 
 GROUP = 32  # inner products looked at by their maximum first
 SMALL = 1 << 16  # so few are searched for the largest directly
+NEAR = 2e-6  # of the lengths of two vectors: how far float32 may be from their product
 
 
 class Rows:
-    """(n, d) float32 vectors in blocks, all full but the last: growing copies nothing, removing one block at a time."""
+    """(n, d) float32 vectors in blocks, all full but the last: growing copies nothing, removing one block at a time.
+
+    Each number is kept in two halves of 16 bits: the bfloat16 that is nearest, and what its bits lack. A search reads
+    the former alone, which is half of the memory, and the latter of the few rows that it finds.
+
+    Attributes:
+        longest: length of the longest row that was ever here.
+        lost: the longest difference between a row and its bfloat16 numbers.
+    """
 
     def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
         self.dim, self.device = dim, torch.device(device)
         self.step = max(1, BLOCK_BYTES // (4 * dim))
-        self._blocks: list[Tensor] = []
+        self.longest = self.lost = 0.0
+        self._blocks: list[tuple[Tensor, Tensor]] = []  # (step, d) bfloat16 and int16
         self._lengths: list[np.ndarray] = []  # float32 leaves unit rows 1e-7 from 1, which float64 settles
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    def rounded(self) -> Iterator[tuple[int, Tensor]]:
+        """(index of the first row, view of the rows in bfloat16) of each block."""
+        for start, (near, _) in zip(range(0, self._count, self.step), self._blocks, strict=True):
+            yield start, near[: self._count - start]
+
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(index of the first row, view of the rows) of each block."""
-        for start, block in zip(range(0, self._count, self.step), self._blocks, strict=True):
-            yield start, block[: self._count - start]
+        """(index of the first row, copy of the rows in float32) of each block."""
+        for start, halves in zip(range(0, self._count, self.step), self._blocks, strict=True):
+            yield start, _join(*(half[: self._count - start] for half in halves))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) float64."""
+        return np.concatenate([np.empty(0), *self._lengths])[: self._count]
 
     def append(self, rows: Tensor) -> None:
-        """Add rows (b, d) at the end."""
-        while len(rows):
+        """Add rows (b, d) float32 at the end; values beyond 3e38 are not taken."""
+        rows = rows.contiguous()
+        near, rest = _split(rows)
+        length = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu().numpy()
+        if len(rows):
+            self.longest = max(self.longest, float(length.max()))
+            self.lost = max(self.lost, float(torch.linalg.vector_norm(rows - near, dim=1).max()))
+        self._append(near, rest, length)
+
+    def _append(self, near: Tensor, rest: Tensor, length: np.ndarray) -> None:
+        done = 0
+        while done < len(length):
             used = self._count % self.step
             if not used:
-                self._blocks.append(torch.empty(self.step, self.dim, device=self.device))
+                shape = self.step, self.dim
+                block = [torch.empty(shape, dtype=half.dtype, device=self.device) for half in (near, rest)]
+                self._blocks.append((block[0], block[1]))
                 self._lengths.append(np.empty(self.step))
-            part = rows[: self.step - used]
-            stored = self._blocks[-1][used : used + len(part)].copy_(part)
-            length = torch.linalg.vector_norm(stored, dim=1, dtype=torch.float64)
-            self._lengths[-1][used : used + len(part)] = length.cpu().numpy()
-            self._count += len(part)
-            rows = rows[len(part) :]
+            stop = min(done + self.step - used, len(length))
+            place = slice(used, used + stop - done)
+            for kept, half in zip(self._blocks[-1], (near, rest), strict=True):
+                kept[place] = half[done:stop]
+            self._lengths[-1][place] = length[done:stop]
+            self._count += stop - done
+            done = stop
 
     def keep(self, mask: Tensor) -> None:
         """Drop the rows whose `mask` (n,) is False; the others keep their order."""
-        old, count, self._blocks, self._lengths, self._count = self._blocks, self._count, [], [], 0
+        old, lengths, count = self._blocks, self._lengths, self._count
+        self._blocks, self._lengths, self._count = [], [], 0
         for start in range(0, count, self.step):
-            block = old.pop(0)[: count - start]
-            self.append(block[mask[start : start + len(block)].to(self.device)])
+            chosen = mask[start : min(start + self.step, count)].nonzero().flatten()
+            there = chosen.to(self.device)
+            near, rest = old.pop(0)
+            self._append(near[there], rest[there], lengths.pop(0)[chosen.numpy()])
 
     def take(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows (r, d) by their indices (r,) int64, in that order, and their lengths (r,) float64; in main memory."""
@@ -76,14 +115,31 @@ class Rows:
         return rows, lengths
 
     def _rows_of(self, block: int, inside: np.ndarray) -> np.ndarray:
-        if self.device.type == "cpu":
-            return self._blocks[block].numpy()[inside]
-        return self._blocks[block][torch.from_numpy(inside).to(self.device)].cpu().numpy()
+        near, rest = self._blocks[block]
+        if self.device.type != "cpu":
+            there = torch.from_numpy(inside).to(self.device)
+            return _join(near[there], rest[there]).cpu().numpy()
+        bits = near.view(torch.int16).numpy().take(inside, axis=0).astype(np.int32)
+        bits <<= 16
+        bits += rest.numpy().take(inside, axis=0)
+        return bits.view(np.float32)
 
     def whole(self) -> Tensor:
-        """All rows as one tensor; a copy if there are several blocks."""
+        """A copy of all rows as one tensor."""
         parts = [block for _, block in self.blocks()]
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.dim)
+
+
+def _split(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 as the nearest bfloat16 and what is missing: the bits are 2^16 times the former's and the latter."""
+    bits = rows.view(torch.int32)
+    near = (bits + 0x8000).bitwise_right_shift_(16).to(torch.int16)
+    return near.view(torch.bfloat16), bits.to(torch.int16)
+
+
+def _join(near: Tensor, rest: Tensor) -> Tensor:
+    """The float32 numbers that `_split` took apart."""
+    return near.view(torch.int16).to(torch.int32).bitwise_left_shift_(16).add_(rest).view(torch.float32)
 
 
 class Form(NamedTuple):
@@ -133,7 +189,7 @@ class ExportedVectors(NamedTuple):
 
 
 class Engine(Protocol):
-    """Finds the rows with the largest products under a `Form`."""
+    """Finds the rows with the largest products under a `Form`, and tells how large the others' can be."""
 
     wants_unit: bool  # rows of length 1, by the roots of the covariance
 
@@ -144,18 +200,21 @@ class Engine(Protocol):
         """Rows from `start` on are new; the others, their scales included, are as they were."""
 
     def search(
-        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf, fine: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """The k best rows of each query, best first.
+        """k rows of each query.
 
         Args:
             queries: (b, d) float32.
             k: 1 <= k <= n.
             allowed: (n,) bool, rows that may be found; None for all.
-            upper: larger inner products don't count.
+            upper: rows with larger products need not be found.
+            fine: tell rows apart as well as float32 can, which takes longer.
 
         Returns:
-            inner products (b, k) float32 and rows (b, k) int64; -inf where fewer than k were found.
+            bounds (b, k) float32, largest first, which the products do not exceed, and rows (b, k) int64. A row that
+            is not among them has no larger product than the last bound (an engine that guesses may miss some).
+            -inf where fewer than k were found.
         """
 
 
@@ -188,29 +247,44 @@ class ExactEngine:
         self.build(rows, form)
 
     def search(
-        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf, fine: bool = False
     ) -> tuple[Tensor, Tensor]:
         """As `Engine.search`."""
+        rounded = queries if fine else queries.to(torch.bfloat16)
+        error = _margin(queries, rounded, self.rows.longest, 0.0 if fine else self.rows.lost)
         step = max(1, TILE // min(self.rows.step, len(self.rows)))
-        found = [self._search(part, k, allowed, upper) for part in queries.split(step)]
-        values, rows = zip(*found, strict=True)
-        return _joined(values, dim=0), _joined(rows, dim=0)
+        parts = [slice(first, first + step) for first in range(0, len(queries), step)]
+        found = [self._search(rounded[part], error[part], k, allowed, upper) for part in parts]
+        bounds, rows = zip(*found, strict=True)
+        return _joined(bounds, dim=0), _joined(rows, dim=0)
 
-    def _search(self, queries: Tensor, k: int, allowed: Tensor | None, upper: float) -> tuple[Tensor, Tensor]:
-        parts, blocks = [], list(self.rows.blocks())
+    def _search(
+        self, queries: Tensor, error: np.ndarray, k: int, allowed: Tensor | None, upper: float
+    ) -> tuple[Tensor, Tensor]:
+        parts = []
+        below, ones = torch.from_numpy(np.stack((-error, np.ones_like(error)))).to(queries.device)
+        wait: list[tuple[int, Tensor]] = []  # blocks whose largest are looked for together
+        blocks = self.rows.rounded() if queries.dtype == torch.bfloat16 else self.rows.blocks()
         at_once = max(1, TILE // (len(queries) * self.rows.step))
-        for first in range(0, len(blocks), at_once):
-            some = blocks[first : first + at_once]
-            start, stop = some[0][0], some[-1][0] + len(some[-1][1])
-            products = _joined([_products(block, queries) for _, block in some], dim=0)
+        for start, block in blocks:
+            # products and their errors; several queries take 60 % of the time that MKL needs
+            bounds = surprise_from_moments(block, queries, below, ones, output="z", normalize=False)
+            wait.append((start, bounds))
+            if len(wait) < at_once and start + len(block) < len(self.rows):
+                continue
+            first, stop = wait[0][0], start + len(block)
+            bounds = _joined([part for _, part in wait], dim=0)
+            wait = []
             if self.scale is not None:
-                products *= self.scale[start:stop]
+                bounds *= self.scale[first:stop]
             if allowed is not None:
-                products.masked_fill_(~allowed[start:stop, None], -math.inf)
+                bounds.masked_fill_(~allowed[first:stop, None], -math.inf)
             if upper < math.inf:
-                products.masked_fill_(products > upper, -math.inf)
-            values, index = _largest(products, min(k, stop - start))
-            parts.append((values, index + start if start else index))
+                width = (-2 * below).to(bounds.dtype)
+                limit = upper + (width if self.scale is None else width * self.scale[first:stop])
+                bounds.masked_fill_(bounds > limit, -math.inf)
+            values, index = _largest(bounds, min(k, stop - first))
+            parts.append((values, index + first if first else index))
         best, where = (_joined(found, dim=1) for found in zip(*parts, strict=True))
         if best.shape[1] > k:
             best, order = best.topk(k, dim=1)
@@ -218,27 +292,32 @@ class ExactEngine:
         return best, where
 
 
+def _margin(queries: Tensor, rounded: Tensor, longest: float, lost: float) -> np.ndarray:
+    """How far (b,) float64 the products of rounded queries and rows may be from those of what was rounded.
+
+    |q.r - q'.r'| <= |q| |r - r'| + |q - q'| |r'|, and what float32 loses.
+    """
+    wide = queries.cpu().numpy().astype(np.float64)
+    gap = np.linalg.norm(wide - rounded.to("cpu", torch.float32).numpy(), axis=1)
+    return (lost + NEAR * longest) * np.linalg.norm(wide, axis=1) + (longest + lost) * gap
+
+
 def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=dim)
 
 
-def _products(block: Tensor, queries: Tensor) -> Tensor:
-    """block @ queries.T (n, b); several queries by the package's op, in 60 % of the time that MKL needs."""
-    if len(queries) == 1 or block.device.type != "cpu":
-        return block @ queries.T
-    zeros = torch.zeros(len(queries), dtype=torch.float64)
-    return surprise_from_moments(block, queries, zeros, zeros + 1, output="cosine", normalize=False)
-
-
 def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest (b, k) of each column of (n, b), and their rows: in the k groups with the largest maxima."""
+    """The k largest (b, k) of each column of (n, b), and their rows: in the k groups with the largest maxima.
+
+    A group's rows stand `groups` apart, so that maxima are taken of whole stretches of memory.
+    """
     groups = len(products) // GROUP
     if groups < 2 * k or products.numel() < SMALL:
         return products.T.topk(k, dim=1)
-    maxima = products[: groups * GROUP].unflatten(0, (groups, GROUP)).amax(dim=1)
+    maxima = products[: groups * GROUP].unflatten(0, (GROUP, groups)).amax(dim=0)
     best = maxima.T.contiguous().topk(k, dim=1, sorted=False).indices
-    inside = torch.arange(GROUP, device=products.device)
-    index = (best.unsqueeze(2) * GROUP + inside).flatten(1)
+    members = groups * torch.arange(GROUP, device=products.device)
+    index = (best.unsqueeze(2) + members).flatten(1)
     rest = torch.arange(groups * GROUP, len(products), device=products.device)
     index = torch.cat((index, rest.expand(len(index), -1)), dim=1)
     values, at = products.T.gather(1, index).topk(k, dim=1)
@@ -247,6 +326,9 @@ def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 class FaissEngine:
     """A FAISS inner-product index (flat, HNSW or IVF); it holds its own copy of the scaled vectors.
+
+    That of "faiss-flat" is rounded to bfloat16, which takes half of the memory and of the time; what that leaves open
+    is settled with the index's own vectors.
 
     Options: `links` (32), `ef_construction` (200) and `ef_search` (64) of HNSW; `lists` (about 4 sqrt(n)) and
     `probes` (a fifth of the lists, at least 8) of IVF.
@@ -264,12 +346,14 @@ class FaissEngine:
         self._index: Any = None
         self._exact = ExactEngine()
         self._form = Form()
+        self._longest = self._lost = 0.0  # as in `Rows`, of the vectors that FAISS holds
 
     def build(self, rows: Rows, form: Form) -> None:
         """As `Engine.build`; HNSW takes n log n, IVF trains its lists first."""
         faiss, dim, product = self._faiss, rows.dim, self._faiss.METRIC_INNER_PRODUCT
         if self.name == "faiss-flat":
-            self._index = faiss.IndexFlatIP(dim)
+            self._index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_bf16, product)
+            self._index.train(np.empty((0, dim), dtype=np.float32))  # there is nothing to learn
         elif self.name == "faiss-hnsw":
             self._index = faiss.IndexHNSWFlat(dim, self.options.get("links", 32), product)
             self._index.hnsw.efConstruction = self.options.get("ef_construction", 200)
@@ -281,6 +365,7 @@ class FaissEngine:
             chosen = form._replace(scale=None if form.scale is None else form.scale[sample])
             trained = torch.from_numpy(rows.take(sample.numpy())[0]).to(rows.device)
             self._index.train(chosen.rows(trained, 0).cpu().numpy())
+        self._longest = self._lost = 0.0
         self.extend(rows, form, 0)
 
     def extend(self, rows: Rows, form: Form, start: int) -> None:
@@ -290,29 +375,42 @@ class FaissEngine:
         for first, block in rows.blocks():
             skip = max(0, start - first)
             if skip < len(block):
-                self._index.add(form.rows(block[skip:], first + skip).cpu().numpy())
+                self._add(form.rows(block[skip:], first + skip))
+
+    def _add(self, vectors: Tensor) -> None:
+        self._longest = max(self._longest, float(torch.linalg.vector_norm(vectors, dim=1).max()))
+        if self.name == "faiss-flat":
+            rounded = vectors.to(torch.bfloat16).to(torch.float32)
+            self._lost = max(self._lost, float(torch.linalg.vector_norm(vectors - rounded, dim=1).max()))
+            vectors = rounded
+        self._index.add(vectors.cpu().numpy())
 
     def search(
-        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf
+        self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf, fine: bool = False
     ) -> tuple[Tensor, Tensor]:
         """As `Engine.search`; HNSW and IVF may miss some. A large k or a narrow filter gets one exact pass instead."""
         total = self._index.ntotal
         few = allowed is not None and 10 * int(allowed.sum()) <= total
-        if self.name != "faiss-flat" and (few or 10 * k > total):
-            return self._exact.search(queries, k, allowed, upper)
-        options = self._options(k, allowed)
-        searched, fetch = self._form.queries(queries).cpu().numpy(), k
+        if fine or (self.name != "faiss-flat" and (few or 10 * k > total)):
+            return self._exact.search(queries, k, allowed, upper, fine)
+        formed, fetch = self._form.queries(queries).cpu(), k
+        rounded = formed.to(torch.bfloat16).to(torch.float32) if self.name == "faiss-flat" else formed
+        searched = rounded.numpy()
+        error = _margin(formed, rounded, self._longest, self._lost)[:, None].astype(np.float32)
         while True:  # FAISS knows no upper limit: what is above it is fetched and dropped
-            values, where = self._index.search(searched, fetch, params=options)
-            values[(where < 0) | (values > upper)] = -math.inf
-            if upper == math.inf or fetch == total or (values > -math.inf).sum(axis=1).min() >= k:
+            bounds, where = self._index.search(searched, fetch, params=self._options(fetch, allowed))
+            bounds += error
+            bounds[where < 0] = -math.inf
+            if upper == math.inf:
+                break
+            bounds[bounds > upper + 2 * error] = -math.inf
+            if fetch == total or (bounds > -math.inf).sum(axis=1).min() >= k:
                 break
             fetch = min(4 * fetch, total)
-            options = self._options(fetch, allowed)
         if upper < math.inf:  # what is dropped stood before the others
-            order = np.argsort(-values, axis=1, kind="stable")[:, :k]
-            values, where = np.take_along_axis(values, order, axis=1), np.take_along_axis(where, order, axis=1)
-        best, rows = torch.from_numpy(values), torch.from_numpy(np.maximum(where, 0))
+            order = np.argsort(-bounds, axis=1, kind="stable")[:, :k]
+            bounds, where = np.take_along_axis(bounds, order, axis=1), np.take_along_axis(where, order, axis=1)
+        best, rows = torch.from_numpy(bounds), torch.from_numpy(np.maximum(where, 0))
         return best.to(queries.device), rows.to(queries.device)
 
     def _options(self, k: int, allowed: Tensor | None) -> Any:

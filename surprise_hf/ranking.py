@@ -22,8 +22,8 @@ from .fitted import FittedLabels, crossover_weight
 from .ops import sigma_floor, unit_rows
 
 DIRECTIONS = ("documents", "questions")
-SLACK = 2  # rows fetched beyond k: float32 seldom confuses the k-th with the second after it
-NEAR = 2e-6  # of cosines: float32 products closer than this may be in the wrong order
+SLACK, SHARE = 12, 2  # k + SLACK + k / SHARE rows are fetched: what follows is seldom as near as rounding to the k-th
+COARSE = 1024  # more rows are told apart by float32
 MANY = 4096  # rows fetched beyond k where as many are that near; which of still more equal rows come is left open
 SLICE = 4096  # rows in float64 at once
 TIE = 10  # decimals of z and cosine, computed in float64, that tell documents apart
@@ -31,11 +31,13 @@ FLAT = 1e-9  # of the largest variance: less counts as none
 SHORT = 1e-30  # of a length: a zero vector's
 ROUNDING = 1e-9  # of z and scores in float64, well above: a cutoff that is itself a document finds itself
 
+FLOOR = float(sigma_floor(torch.ones(()), torch.finfo(torch.float32).eps))  # the least sigma that is not rounding
+
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 Array: TypeAlias = np.ndarray
 Found: TypeAlias = tuple[list[Any], ...]  # rows, cosine, z, score of the hits of one query
-Judged: TypeAlias = tuple[Array, Array, Array, Array | None, Array]  # see Ranker._settled
+Judged: TypeAlias = tuple[Array, Array, Array, Array, Array | None]  # see Ranker._settled
 
 
 class Limits(NamedTuple):
@@ -48,7 +50,7 @@ class Limits(NamedTuple):
 
     def fetch(self, documents: int) -> int:
         """Rows to ask the engine for."""
-        return documents if self.k is None else min(self.k + SLACK, documents)
+        return documents if self.k is None else min(self.k + SLACK + self.k // SHARE, documents)
 
     def cut(self, rows: Array, cosine: Array, z: Array, score: Array, passes: Array) -> list[Found]:
         """The hits of each query that pass, at most k; all (b, f), best first."""
@@ -127,18 +129,18 @@ class Ranker:
         self._built = len(self.rows)
 
     def _form(self, unit: bool) -> Form:
-        """What makes the engine's products z. sigma = 0 gets the steepest slope that rounding allows."""
+        """What makes the engine's products z. sigma = 0 gets the steepest slope that rounding allows, a zero row 0."""
         if self._moments is None:
             return Form()
-        steepest = float(sigma_floor(torch.ones(()), torch.finfo(torch.float32).eps))
-        scale = torch.from_numpy(1 / np.maximum(self._moments[1], steepest)).to(self.rows.device, torch.float32)
+        inverse = np.where(self.rows.lengths > SHORT, 1 / np.maximum(self._moments[1], FLOOR), 0)
+        scale = torch.from_numpy(inverse).to(self.rows.device, torch.float32)
         if not unit:
             return Form(scale)
         values, vectors = torch.linalg.eigh(self._context.covariance)
         # a direction without variance says nothing of sigma but may tell keys apart: it keeps a little weight
         spread = values.clamp(min=max(float(values[-1]) * FLAT, FLAT)).sqrt()
-        root, inverse = vectors * spread @ vectors.T, vectors / spread @ vectors.T
-        return Form(scale, root.to(torch.float32), inverse.to(torch.float32))
+        root, undone = vectors * spread @ vectors.T, vectors / spread @ vectors.T
+        return Form(scale, root.to(torch.float32), undone.to(torch.float32))
 
     @property
     def _context(self) -> Ensemble:
@@ -184,7 +186,8 @@ class Ranker:
         def judge(which: Array | slice, rows: Array, cosine: Array) -> Judged:
             mean, std = moments[:, rows]
             z = _standardize(cosine, mean, std)
-            return z, z, _cdf(z), None if least is None else z >= least[which], NEAR / np.maximum(std[:, -1], NEAR)
+            product = z if std.min() > FLOOR else (cosine - mean) / np.maximum(std, FLOOR)
+            return z, product, z, _cdf(z), None if least is None else z >= least[which]
 
         return self._settled(keys, keys - _numpy(self._context.mean), limits, _z_of(limits.max_score), judge)
 
@@ -197,13 +200,13 @@ class Ranker:
         means, stds = _numpy(fitted.mean)[:, None], _numpy(fitted.std)[:, None]
         least = None if cutoff is None else keys @ cutoff.T - ROUNDING
 
-        def judge(which: Array | slice, rows: Array, cosine: Array) -> Judged:
+        def judge(which: Array | slice, rows: Array, cosine: Array) -> Judged:  # noqa: ARG001 (as the other one)
             z = _standardize(cosine, means[which], stds[which])
             score = _cdf(z)
             if fitted.rescale is not None:
                 rescaled = _numpy(fitted.rescale(torch.from_numpy(cosine))[0])
                 score = (1 - fitted.weight) * rescaled + fitted.weight * score
-            return cosine, z, score, None if least is None else cosine >= least[which], np.full(len(rows), NEAR)
+            return cosine, cosine, z, score, None if least is None else cosine >= least[which]
 
         whole = limits.max_score < 1  # which cosine has that score differs from question to question
         return self._settled(keys, keys, limits, math.inf, judge, whole)
@@ -219,15 +222,15 @@ class Ranker:
     ) -> list[Found]:
         """The rows with the largest products for each query, in the order that float64 gives them.
 
-        More are fetched for queries whose k-th row float32 can't tell from the last one fetched.
+        More are fetched for queries whose k-th row is not beyond all that the engine's last bound leaves open.
 
         Args:
             keys: (b, d) float64.
             queries: (b, d) float64, what the engine searches with.
             limits: what may be found.
-            upper: products above it are none.
-            judge: of some queries, their rows and cosines (f, r): what to order by, z, score, whether they pass (None:
-                all), each (f, r); and how near two products must be for float32 to confuse them, (f,).
+            upper: rows with larger products are not wanted.
+            judge: of some queries, their rows and cosines (f, r): what to order by, the engine's product, z, score and
+                whether they pass (None: all), each (f, r).
             whole: fetch every row.
         """
         total = len(self.rows)
@@ -235,12 +238,13 @@ class Ranker:
         fetch = total if whole else limits.fetch(total)
         found: list[Found] = []
         which: Array | slice = slice(None)  # all queries at first, then those that are not settled yet
+        fine = False
         while True:
-            values, rows = self.engine.search(self._tensor(queries[which], np.float32), fetch, limits.allowed, upper)
-            products, index = _numpy(values), _numpy(rows)
+            searched = self._tensor(queries[which], np.float32)
+            bounds, index = map(_numpy, self.engine.search(searched, fetch, limits.allowed, upper, fine))
             cosine = self._cosines(keys[which], index)
-            by, z, score, passes, near = judge(which, index, cosine)
-            there = products > -math.inf
+            by, product, z, score, passes = judge(which, index, cosine)
+            there = bounds > -math.inf
             order = np.arange(len(by))[:, None], _descending(by, index)
             passes = (there if passes is None else there & passes)[order]
             hits = limits.cut(index[order], cosine[order], z[order], score[order], passes)
@@ -251,11 +255,13 @@ class Ranker:
                     found[i] = better
             if limits.k is None or fetch >= most:
                 return found
-            last = products[:, -1]
-            which = which[(last > -math.inf) & (products[:, limits.k - 1] <= last + near)]
+            wanted = np.where(there & (score <= limits.max_score), product, -math.inf)
+            last = bounds[:, -1]
+            which = which[(last > -math.inf) & (np.partition(wanted, -limits.k)[:, -limits.k] <= last)]
             if not len(which):
                 return found
             fetch = min(4 * fetch, most)
+            fine = fetch > COARSE
 
     def _blended(self, keys: Array, cutoff: Array | None, limits: Limits) -> list[Found]:
         """Documents are q and w < 1: the decision rule of labels, with the documents as the labels."""
@@ -301,7 +307,7 @@ class Ranker:
         form = self._form(unit)
         vectors = torch.cat([form.rows(block, start) for start, block in self.rows.blocks()])
         if self._moments is None:
-            return vectors.clone(), vectors.new_zeros(self.rows.dim), None
+            return vectors, vectors.new_zeros(self.rows.dim), None
         return vectors, self._context.mean.to(torch.float32), form.inverse
 
 

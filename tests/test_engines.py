@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from surprise_hf import SurpriseIndex
-from surprise_hf.engines import ENGINES, ExactEngine, Form, Rows
+from surprise_hf.engines import ENGINES, Form, Rows, make_engine
 from tests.index_data import clouds, ids_of, z_matrix
 
 FAISS = [name for name in ENGINES if name != "exact"]
@@ -19,28 +19,40 @@ FAISS = [name for name in ENGINES if name != "exact"]
 @pytest.mark.parametrize("documents", [1, 31, 700, 1000, 3000])
 @pytest.mark.parametrize("k", [1, 9, 40])
 @pytest.mark.parametrize("queries", [1, 3, 200])
-def test_the_exact_engine_is_a_product_and_its_largest(
-    documents: int, k: int, queries: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+def test_no_row_that_is_left_out_exceeds_the_last_bound(
+    engine: str, documents: int, k: int, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few and many products, groups that fit and groups with a rest, one block and three."""
+    """Few and many products, groups that fit and groups with a rest, one block and three; rows of length 0 too."""
     rows, x, scale = clouds(documents), clouds(queries, seed=1), torch.rand(documents) + 0.5
-    products = (x @ rows.T) * scale
+    rows[::7] = 0
+    products = (x.double() @ rows.double().T) * scale
     allowed = torch.arange(documents) % 3 != 1
+    k = min(k, documents)
     for block in (10_000, 1100):
         monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * block)
         store = Rows(16)
         store.append(rows)
-        engine = ExactEngine()
-        engine.build(store, Form(scale))
+        searched = make_engine(engine, {})
+        searched.build(store, Form(scale))
         for wanted, options in (
             (products, {}),
             (products.masked_fill(~allowed, -math.inf), {"allowed": allowed}),
             (products.masked_fill(products > 3, -math.inf), {"upper": 3.0}),
         ):
-            values, index = engine.search(x, min(k, documents), **options)
-            torch.testing.assert_close(values, wanted.topk(min(k, documents), dim=1).values, rtol=1e-5, atol=1e-4)
-            torch.testing.assert_close(wanted.gather(1, index), values, rtol=1e-5, atol=1e-4)
-            assert all(len(set(row)) == len(row) for row in index.tolist())
+            for fine in (False, True):
+                bounds, index = searched.search(x, k, fine=fine, **options)
+                there = bounds > -math.inf
+                assert (bounds[:, :-1] >= bounds[:, 1:]).all()
+                assert (products.gather(1, index) <= bounds)[there].all()
+                left = wanted.clone()
+                for i, found in enumerate(there):
+                    assert len(index[i, found].unique()) == found.sum()
+                    left[i, index[i, found]] = -math.inf
+                assert (left.amax(dim=1) <= bounds[:, -1]).all()
+                # two numbers rounded, once for the margin and once for what it stands for
+                far = (bounds - products.gather(1, index))[there].clamp(min=0).max() if there.any() else 0
+                assert far <= (4e-6 if fine else 2**-6) * x.norm(dim=1).max() * store.longest * 1.5
 
 
 @pytest.mark.parametrize("engine", FAISS)
@@ -130,11 +142,19 @@ def test_exported_questions_order_as_the_index() -> None:
 def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 3 * 10)
     x = torch.randn(57, 3)
+    x[7] = torch.tensor([0.0, -0.0, 1e-40])
+    x[8] = torch.tensor([3e38, -1.00390625, 1.01171875])  # the last two stand halfway between two bfloat16 numbers
     rows = Rows(3)
     for part in x.split([1, 9, 0, 25, 22]):
         rows.append(part)
     assert torch.equal(rows.whole(), x)
     assert [len(block) for _, block in rows.blocks()] == [10, 10, 10, 10, 10, 7]
+    near = torch.cat([block for _, block in rows.rounded()])
+    assert near.dtype == torch.bfloat16
+    assert ((near.double() - x.double()).abs() <= x.double().abs() / 256 + 1e-40).all()
+    assert rows.lost >= (near.double() - x.double()).norm(dim=1).max() * (1 - 1e-6)
+    assert np.allclose(rows.lengths, x.double().norm(dim=1), rtol=1e-12)
+    assert rows.longest == rows.lengths.max()
     pick = np.array([56, 0, 10, 9, 9, 33])
     for chosen in (pick, pick[1:2], pick[:0]):
         vectors, lengths = rows.take(chosen)
@@ -143,6 +163,7 @@ def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     mask = torch.arange(57) % 3 != 0
     rows.keep(mask)
     assert torch.equal(rows.whole(), x[mask])
+    assert len(rows.lengths) == len(rows) == 38
     assert rows.take(np.array([30]))[1] == pytest.approx(float(x[mask][30].double().norm()), abs=1e-12)
     rows.keep(torch.zeros(len(rows), dtype=torch.bool))
     assert rows.whole().shape == (0, 3)

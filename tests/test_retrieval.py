@@ -97,17 +97,28 @@ def test_questions_are_scored_against_questions() -> None:
     np.testing.assert_allclose(given.search(questions[3], k=1)[0].z, z[3].max(), rtol=1e-6)
 
 
-def test_float64_settles_what_float32_rounds() -> None:
-    """Documents that differ by less than float32 can tell in a product of length 16: still in the exact order."""
+@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+@pytest.mark.parametrize(("crowd", "spread"), [(12, 1e-6), (300, 1e-5), (2000, 3e-4), (3500, 1e-2)])
+def test_the_order_is_that_of_float64(engine: str, direction: str, crowd: int, spread: float) -> None:
+    """Documents nearer to each other than bfloat16 can tell, and than float32 can; fewer and more than are fetched."""
     base = clouds(4000)
-    near = base[:1] + 1e-6 * torch.randn(12, 16, generator=torch.Generator().manual_seed(5))
+    near = base[:1] + spread * torch.randn(crowd, 16, generator=torch.Generator().manual_seed(5))
     documents = torch.cat((base, near))
-    hits = SurpriseIndex(weight=1).add(documents).search(base[0], k=8)
-    stored = torch.nn.functional.normalize(documents)
-    z = [hit.z for hit in hits]
-    assert z == sorted(z, reverse=True)
-    expected = z_matrix(base[:1], stored, stored)[0].topk(8).values
-    np.testing.assert_allclose(z, expected, rtol=3e-7)
+    index = SurpriseIndex(weight=1, engine=engine, direction=direction, ensemble=base).add(documents)
+    kept, queries = stored(index), torch.cat((base[:2], clouds(1, seed=1)))
+    z = z_matrix(queries, kept, base)
+    if direction == "questions":
+        z = z_matrix(kept, queries, base).T
+    for k in (1, 8, 150):
+        for row, hits in enumerate(index.search(queries, k=k)):
+            found = torch.tensor([hit.z for hit in hits], dtype=torch.float64)
+            np.testing.assert_allclose(found, z[row].topk(k).values, rtol=1e-8)
+            np.testing.assert_allclose(z[row, ids_of(hits)], found, rtol=1e-8)
+    below = index.search(queries[0], k=8, max_score=(limit := index.search(queries[0], k=None)[40].score))
+    scores = torch.special.ndtr(z[0])
+    expected = z[0].masked_fill(scores > limit, -math.inf).topk(8).values
+    np.testing.assert_allclose([hit.z for hit in below], expected, rtol=1e-8)
 
 
 # --- degenerate corpora ------------------------------------------------------------------------------------------
