@@ -24,6 +24,8 @@ ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
 BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
 TILE = 1 << 22  # inner products held at once, or those of one block: 16 MiB stays near the cache
 
+SLICE = 4096  # rows at once where each is worked on for itself
+
 GROUP = 32  # inner products looked at by their maximum first
 SMALL = 1 << 16  # so few are searched for the largest directly
 NEAR = 2e-6  # of the lengths of two vectors: how far float32 may be from their product
@@ -58,8 +60,15 @@ class Rows:
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
         """(index of the first row, copy of the rows in float32) of each block."""
-        for start, halves in zip(range(0, self._count, self.step), self._blocks, strict=True):
-            yield start, _join(*(half[: self._count - start] for half in halves))
+        return self.parts(0, self.step)
+
+    def parts(self, first: int = 0, length: int = SLICE) -> Iterator[tuple[int, Tensor]]:
+        """(index of the first row, copy of at most `length` rows in float32), from row `first` on."""
+        while first < self._count:
+            block, used = divmod(first, self.step)
+            stop = min(used + length, self.step, used + self._count - first)
+            yield first, _join(*(half[used:stop] for half in self._blocks[block]))
+            first += stop - used
 
     @property
     def lengths(self) -> np.ndarray:
@@ -79,29 +88,36 @@ class Rows:
     def _append(self, near: Tensor, rest: Tensor, length: np.ndarray) -> None:
         done = 0
         while done < len(length):
-            used = self._count % self.step
-            if not used:
+            number, used = divmod(self._count, self.step)
+            if number == len(self._blocks):
                 shape = self.step, self.dim
                 block = [torch.empty(shape, dtype=half.dtype, device=self.device) for half in (near, rest)]
                 self._blocks.append((block[0], block[1]))
                 self._lengths.append(np.empty(self.step))
             stop = min(done + self.step - used, len(length))
             place = slice(used, used + stop - done)
-            for kept, half in zip(self._blocks[-1], (near, rest), strict=True):
+            for kept, half in zip(self._blocks[number], (near, rest), strict=True):
                 kept[place] = half[done:stop]
-            self._lengths[-1][place] = length[done:stop]
+            self._lengths[number][place] = length[done:stop]
             self._count += stop - done
             done = stop
 
     def keep(self, mask: Tensor) -> None:
-        """Drop the rows whose `mask` (n,) is False; the others keep their order."""
-        old, lengths, count = self._blocks, self._lengths, self._count
-        self._blocks, self._lengths, self._count = [], [], 0
+        """Drop the rows whose `mask` (n,) is False; the others keep their order and move up where they stand."""
+        count, self._count = self._count, 0
         for start in range(0, count, self.step):
-            chosen = mask[start : min(start + self.step, count)].nonzero().flatten()
-            there = chosen.to(self.device)
-            near, rest = old.pop(0)
-            self._append(near[there], rest[there], lengths.pop(0)[chosen.numpy()])
+            for first in range(start, min(start + self.step, count), SLICE):
+                stop = min(first + SLICE, start + self.step, count)
+                some = mask[first:stop]
+                if self._count == first and bool(some.all()):  # nothing is missing yet
+                    self._count = stop
+                    continue
+                chosen = first - start + some.nonzero().flatten()
+                there = chosen.to(self.device)
+                near, rest = self._blocks[start // self.step]
+                self._append(near[there], rest[there], self._lengths[start // self.step][chosen.numpy()])
+        used = -(-self._count // self.step)
+        del self._blocks[used:], self._lengths[used:]
 
     def take(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows (r, d) by their indices (r,) int64, in that order, and their lengths (r,) float64; in main memory."""
@@ -372,10 +388,8 @@ class FaissEngine:
         """As `Engine.extend`."""
         self._form = form
         self._exact.build(rows, form)
-        for first, block in rows.blocks():
-            skip = max(0, start - first)
-            if skip < len(block):
-                self._add(form.rows(block[skip:], first + skip))
+        for first, part in rows.parts(start):
+            self._add(form.rows(part, first))
 
     def _add(self, vectors: Tensor) -> None:
         self._longest = max(self._longest, float(torch.linalg.vector_norm(vectors, dim=1).max()))

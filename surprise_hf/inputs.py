@@ -261,6 +261,9 @@ def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
 
 def plain_ids(ids: Any) -> list[int | str]:
     """Ids as plain int or str, or a ValueError that names the first that is neither."""
+    ids = list(ids)
+    if set(map(type, ids)) <= {int, str}:  # a million in no time
+        return ids
     out: list[int | str] = []
     for number, i in enumerate(ids):
         if isinstance(i, bool) or not isinstance(i, (str, numbers.Integral)):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import estimators as est
-from .engines import Engine, Form, Rows
+from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
 from .fitted import FittedLabels, crossover_weight
 from .ops import sigma_floor, unit_rows
@@ -25,7 +25,6 @@ DIRECTIONS = ("documents", "questions")
 SLACK, SHARE = 12, 2  # k + SLACK + k / SHARE rows are fetched: what follows is seldom as near as rounding to the k-th
 COARSE = 1024  # more rows are told apart by float32
 MANY = 4096  # rows fetched beyond k where as many are that near; which of still more equal rows come is left open
-SLICE = 4096  # rows in float64 at once
 TIE = 10  # decimals of z and cosine, computed in float64, that tell documents apart
 FLAT = 1e-9  # of the largest variance: less counts as none
 SHORT = 1e-30  # of a length: a zero vector's
@@ -90,7 +89,11 @@ class Ranker:
     def add(self, emb: Tensor) -> None:
         """Add embeddings (b, d)."""
         for part in emb.detach().split(SLICE):
-            unit = unit_rows(part.to(self.rows.device, torch.float64)).to(torch.float32)
+            wide = part.to(self.rows.device, torch.float64)
+            length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+            # beyond float32 squares may leave float64's range, which `unit_rows` sees to and takes twice the time for
+            unit = unit_rows(wide) if part.dtype == torch.float64 else wide.div_(length.masked_fill_(length == 0, 1))
+            unit = unit.to(torch.float32)
             self.rows.append(unit)
             if self.own and self.ensemble is not None:
                 self.ensemble.update(unit, precision="exact")
@@ -104,8 +107,10 @@ class Ranker:
             # whichever part is smaller is passed over, so rounding grows by no more than a factor of two
             few = mask if 2 * mask.sum() < len(mask) else ~mask
             part = Ensemble(self.rows.dim, reservoir=0, encoder=self.ensemble.encoder, device=self.rows.device)
-            for start, block in self.rows.blocks():
-                part.update(block[few[start : start + len(block)].to(block.device)], precision="exact")
+            for start, rows in self.rows.parts():
+                chosen = few[start : start + len(rows)]
+                if chosen.any():
+                    part.update(rows[chosen.to(rows.device)], precision="exact")
             self.ensemble = part if few is mask else _without(self.ensemble, part)
         self.rows.keep(mask)
         self._moments = self._built = self._fitted = None
@@ -116,11 +121,12 @@ class Ranker:
         if self._built == len(self.rows):
             return
         if self.direction == "documents":
-            parts = [] if self._moments is None else [self._moments]
-            for start, block in self.rows.blocks():
-                pieces = block[max(0, known - start) :].split(SLICE)
-                parts += [_numpy(torch.stack(self._context.moments(piece))) for piece in pieces]
-            self._moments = np.concatenate(parts, axis=1)
+            moments = np.empty((2, len(self.rows)))  # at once: kept pieces would cut the memory between them to pieces
+            if self._moments is not None:
+                moments[:, :known] = self._moments
+            for start, rows in self.rows.parts(known):
+                moments[:, start : start + len(rows)] = _numpy(torch.stack(self._context.moments(rows)))
+            self._moments = moments
         form = self._form(self.engine.wants_unit)
         if known:
             self.engine.extend(self.rows, form, known)
@@ -305,7 +311,7 @@ class Ranker:
         """Vectors (n, d), centre (d,) and matrix (d, d), float32: vectors . (k^ - centre) @ matrix order the rows."""
         self._refresh()
         form = self._form(unit)
-        vectors = torch.cat([form.rows(block, start) for start, block in self.rows.blocks()])
+        vectors = torch.cat([form.rows(rows, start) for start, rows in self.rows.parts()])
         if self._moments is None:
             return vectors, vectors.new_zeros(self.rows.dim), None
         return vectors, self._context.mean.to(torch.float32), form.inverse
