@@ -46,9 +46,9 @@ def similarity(keys: Tensor, queries: Tensor, kind: str, impl: str = "auto") -> 
     return -torch.cdist(keys.to(dtype), queries.to(dtype), p=2.0 if kind == "euclidean" else 1.0, compute_mode=exact)
 
 
-def row_slices(rows: int, width: int) -> Iterator[slice]:
-    """Slices of `rows` rows such that a block of `width` columns stays within `BLOCK` elements; at least one."""
-    step = max(1, BLOCK // max(width, 1))
+def row_slices(rows: int, width: int, most: int | None = None) -> Iterator[slice]:
+    """Slices of `rows` rows: at most `most` (default: `BLOCK`) elements of `width` columns; one slice at least."""
+    step = max(1, (BLOCK if most is None else most) // max(width, 1))
     for start in range(0, max(rows, 1), step):
         yield slice(start, min(start + step, rows))
 

@@ -22,6 +22,8 @@ from .ops import compute_dtype, sigma_floor, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Older, Tails
 
+PIECE = 1 << 16  # elements of psi that are blended and ranked at once: half a MiB in float64
+
 
 def crossover_weight(documents: int, weight: float | None = None, n_cross: float = 1000) -> float:
     """w = tanh(e / n_cross) for e documents, or the given weight; within 1e-3 of 0 or 1 it is 0 or 1.
@@ -219,9 +221,12 @@ class FittedLabels:
         indices = torch.empty((len(keys), k), dtype=torch.int64, device=keys.device)
         for part in est.row_slices(len(keys), len(self)):
             psi = self.psi(keys[part], impl)
-            blend, complement = self._blend(psi)
-            order = self._order(psi, complement)[:, :k]
-            scores[part], indices[part] = blend.gather(1, order).to(scores.dtype), order
+            # the blend has a dozen temporaries in float64 beside psi, whose product wants many rows at once
+            for piece in est.row_slices(len(psi), len(self), PIECE):
+                blend, complement = self._blend(psi[piece])
+                order = self._order(psi[piece], complement)[:, :k]
+                place = slice(part.start + piece.start, part.start + piece.stop)
+                scores[place], indices[place] = blend.gather(1, order).to(scores.dtype), order
         return scores, indices
 
     def accept(self, keys: Tensor, impl: str = "auto") -> Tensor:

@@ -245,6 +245,27 @@ def test_keys_and_k_of_fitted_labels_are_checked() -> None:
             labels.rank(rows(3), k)
 
 
+@pytest.mark.parametrize("weight", [0, 0.5, 1])
+@pytest.mark.parametrize("estimator", ["gaussian", "quantile"])
+def test_ranking_among_many_labels_takes_little_memory(weight: float, estimator: str) -> None:
+    """Temporaries in float64, a dozen for each pair in flight, stay small beside the 15 MiB of the labels."""
+    code = f"""
+import resource, torch
+from surprise_hf.scoring import FittedLabels
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+torch.manual_seed(0)
+documents, labels = torch.randn(500, 64), torch.randn(10000, 64)
+held = torch.randn(30, 64)
+fitted = FittedLabels.fit(labels, held, weight={weight}, estimator="{estimator}")
+fitted.rank(held[:2], 1)
+before = peak()
+fitted.rank(documents, 1)
+print(peak() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert float(out.stdout) < 32
+
+
 def test_no_matrix_of_documents_and_labels_is_ever_held() -> None:
     """1,000,000 documents with 64 labels, and 10,000 labels for 4,000 documents: a part of the matrix's size."""
     code = """
