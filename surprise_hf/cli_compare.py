@@ -59,6 +59,10 @@ def compare(args: argparse.Namespace) -> None:
     fmt = input_format(args)
     check_folder(args.out)
     check_folder(args.plot)
+    if args.plot:
+        from .plots import check_picture
+
+        check_picture(args.plot)
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
     from .few_shot import as_matrix, read_targets

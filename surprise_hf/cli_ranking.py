@@ -161,6 +161,10 @@ def cluster(args: argparse.Namespace) -> None:
     out_fmt = _shown_format(args)
     check_folder(args.out)
     check_folder(args.plot)
+    if args.plot:
+        from .plots import check_picture
+
+        check_picture(args.plot, args.layout)
     labels = labels_or_none(args)
     candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
@@ -178,18 +182,17 @@ def cluster(args: argparse.Namespace) -> None:
         if candidates:
             titles = [found[0] for found in fitted.name_clusters(candidates, model=model)]
         summary = _summary(fitted.labels_.tolist(), scores.tolist(), texts, titles)
-        if args.plot:
+        if out_fmt == TABLE:
+            print(summary)
+        else:
+            print(summary, file=sys.stderr)
+            columns = _cluster_columns(names, len(source.rows), at, fitted.labels_, scores, titles)
+            _write(args, out_fmt, source.rows, columns)
+        if args.plot:  # last: a picture that fails costs no table
             from .plots import cluster_map
 
             shown = titles or [str(i) for i in range(fitted.n_clusters_)]
             cluster_map(emb, fitted.labels_.tolist(), shown, layout=args.layout).savefig(args.plot)
-        if out_fmt == TABLE:
-            print(summary)
-            return
-        print(summary, file=sys.stderr)
-        _write(
-            args, out_fmt, source.rows, _cluster_columns(names, len(source.rows), at, fitted.labels_, scores, titles)
-        )
 
 
 def _embed(model: SurpriseModel, documents: Any, batch_size: int) -> tuple[list[int], list[str], Any]:

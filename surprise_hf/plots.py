@@ -5,9 +5,13 @@ matplotlib comes with `pip install "surprise-hf[plots]"`.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -256,6 +260,30 @@ def ensemble_size(
     return figure
 
 
+def check_picture(path: str | os.PathLike, layout: str = "pca") -> None:
+    """Refuse what no picture can be made of, before anybody works for one.
+
+    Raises:
+        ImportError: no matplotlib, or no umap-learn for layout="umap".
+        ValueError: a name whose end is no format that matplotlib writes, or an unknown layout.
+    """
+    _check_layout(layout)
+    with _style():
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        known = FigureCanvasBase.get_supported_filetypes()
+    kind = Path(path).suffix.removeprefix(".").lower()
+    if kind not in known:
+        raise ValueError(f"{os.fspath(path)} must end in one of {', '.join(sorted(known))}: they are what can be drawn")
+
+
+def _check_layout(layout: str) -> None:
+    if layout not in ("pca", "umap"):
+        raise ValueError(f'layout must be "pca" or "umap", got {layout!r}')
+    if layout == "umap" and sys.modules.get("umap") is None and importlib.util.find_spec("umap") is None:
+        raise ImportError('layout="umap" needs umap-learn: pip install umap-learn')
+
+
 def cluster_map(
     embeddings: Tensor, clusters: Sequence[int], names: Sequence[object], *, layout: str = "pca", seed: int = 0
 ) -> Figure:
@@ -276,8 +304,7 @@ def cluster_map(
     rows, where = unit_rows(embeddings.detach().cpu()), torch.as_tensor(clusters).cpu().to(torch.int64)
     if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):
         raise ValueError(f"{len(rows)} embeddings, {len(where)} clusters and {len(names)} names do not fit together")
-    if layout not in ("pca", "umap"):
-        raise ValueError(f'layout must be "pca" or "umap", got {layout!r}')
+    _check_layout(layout)
     keep = shuffled(rows, seed)[:20_000]
     rows, where = rows[keep], where[keep]
     if layout == "pca":
@@ -290,10 +317,8 @@ def cluster_map(
         _, _, axes_of = torch.linalg.svd(basis, full_matrices=False)
         plane = torch.nn.functional.pad((rows - rows.mean(dim=0)) @ axes_of[:2].T, (0, max(0, 2 - len(axes_of))))
     else:
-        try:
-            from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise ImportError('layout="umap" needs umap-learn: pip install umap-learn') from error
+        from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
+
         # a seed allows one thread only: said, it is no warning
         layouter = UMAP(metric="cosine", random_state=seed, n_jobs=1)
         plane = torch.as_tensor(layouter.fit_transform(rows.numpy()))

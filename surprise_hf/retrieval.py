@@ -324,7 +324,8 @@ class SurpriseIndex:
             self._warned = True
             warnings.warn(
                 f"the ensemble holds {documents:,} documents, so the surprise counts with a weight of {weight:.2f} and"
-                " the plain similarity with the rest; pass a larger ensemble, or weight=1 for the surprise alone",
+                " the plain similarity with the rest; pass a larger ensemble (--ensemble FILE on the command line), or"
+                " weight=1 (--surprise-weight 1) for the surprise alone",
                 stacklevel=3,
             )
 

@@ -149,7 +149,7 @@ def test_cluster_options(command: Command, table: Path, tmp_path: Path) -> None:
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def test_errors(command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("\n \n")
     taken = write(tmp_path / "taken.csv", [{"text": "a", "score": 1, "cluster": 2}])
     blank = write(tmp_path / "blank.csv", [{"id": 1, "text": " "}])
@@ -174,7 +174,37 @@ def test_errors(command: Command, table: Path, tmp_path: Path, monkeypatch: pyte
     ):
         assert run(command, name, source, *args) == code, command.err
         assert message in command.err
+
+
+def test_a_picture_that_cannot_be_is_refused_before_the_work(
+    command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the encoder was loaded")
+
+    monkeypatch.setattr("surprise_hf.cli_ranking.load_pipeline", never)
+    monkeypatch.setattr("surprise_hf.cli_compare.load_pipeline", never)
+    picture = ("--clusters", 2, "--plot", tmp_path / "x.png")
+    assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.doc") == 1
+    assert "x.doc must end in one of" in command.err
+    assert run(command, "compare", table, "--label-column", "label", "--plot", tmp_path / "x") == 1
+    assert "x must end in one of" in command.err
     monkeypatch.setitem(sys.modules, "umap", None)
-    args = ("--clusters", 2, "--plot", tmp_path / "x.png", "--layout", "umap")
-    assert run(command, "cluster", table, *args) == 1
+    assert run(command, "cluster", table, *picture, "--layout", "umap") == 1
     assert "pip install umap-learn" in command.err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(command, "cluster", table, *picture) == 1
+    assert 'pip install "surprise-hf[plots]"' in command.err
+
+
+def test_a_picture_that_fails_costs_no_table(
+    command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no picture today")
+
+    monkeypatch.setattr("surprise_hf.plots.cluster_map", fails)
+    out = tmp_path / "out.csv"
+    assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.png", "--out", out) == 1
+    assert "no picture today" in command.err
+    assert len(read(out)) == len(ROWS)
