@@ -207,4 +207,4 @@ def test_a_picture_that_fails_costs_no_table(
     out = tmp_path / "out.csv"
     assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.png", "--out", out) == 1
     assert "no picture today" in command.err
-    assert len(read(out)) == len(ROWS)
+    assert len(read(out.read_bytes(), "csv")) == len(ROWS)
