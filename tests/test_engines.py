@@ -19,7 +19,7 @@ FAISS = [name for name in ENGINES if name != "exact"]
 @pytest.mark.parametrize("documents", [1, 31, 700, 1000, 3000])
 @pytest.mark.parametrize("k", [1, 9, 40])
 @pytest.mark.parametrize("queries", [1, 3, 200])
-@pytest.mark.parametrize("engine", ["exact", "faiss-flat"])
+@pytest.mark.parametrize("engine", ["exact", "uncompiled", "faiss-flat"])
 def test_no_row_that_is_left_out_exceeds_the_last_bound(
     engine: str, documents: int, k: int, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,11 +29,14 @@ def test_no_row_that_is_left_out_exceeds_the_last_bound(
     products = (x.double() @ rows.double().T) * scale
     allowed = torch.arange(documents) % 3 != 1
     k = min(k, documents)
+    if engine == "uncompiled":
+        monkeypatch.setattr("surprise_hf.engines.build_info", lambda: {"implementation": "reference"})
+        monkeypatch.setattr("surprise_hf.engines.surprise_from_moments", None)
     for block in (10_000, 1100):
         monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * block)
         store = Rows(16)
         store.append(rows)
-        searched = make_engine(engine, {})
+        searched = make_engine(engine if engine in ENGINES else "exact", {})
         searched.build(store, Form(scale))
         for wanted, options in (
             (products, {}),
