@@ -80,6 +80,7 @@ void moments_pass(const Rows& keys, const Rows& queries, T* out, double* mean, d
       Product<T> mine = job;
       mine.sum = sums.data() + part * 2 * width;
       mine.sum_sq = mine.sum + width;
+      if (out != nullptr && first == 0) fault_in(out + begin * queries.n, (end - begin) * queries.n * sizeof(T));
       k.product(mine, begin, end);
     });
     for (int64_t j = 0; j < m; ++j) {
@@ -115,8 +116,10 @@ void score_pass(const Rows& keys, const Rows& queries, const double* mean, const
     job.whole_rows = m == queries.n;
     job.columns = store.columns();
     job.output = output;
-    for_parts(parts_of(keys.n, keys.d * m),
-              [&](int64_t, int64_t begin, int64_t end) { table<T>().product(job, begin, end); });
+    for_parts(parts_of(keys.n, keys.d * m), [&](int64_t, int64_t begin, int64_t end) {
+      if (first == 0) fault_in(out + begin * queries.n, (end - begin) * queries.n * sizeof(T));
+      table<T>().product(job, begin, end);
+    });
   });
 }
 
