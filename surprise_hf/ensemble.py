@@ -38,6 +38,16 @@ PRECISIONS = ("fast", "exact")
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
+def _check_shape(name: str, rows: Tensor, dim: int | None) -> None:
+    """Refuse what is not a floating (rows, dim) tensor; raises as check_rows does."""
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(rows).__name__}")
+    if not rows.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {rows.dtype}")
+    if rows.dim() != 2 or (dim is not None and rows.shape[1] != dim):
+        raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
+
+
 def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
     """Refuse what is not a finite floating (rows, dim) tensor, naming the argument and the first bad rows.
 
@@ -45,12 +55,7 @@ def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
         TypeError: not a tensor, or not floating.
         ValueError: another shape, or a row with NaN or infinity.
     """
-    if not isinstance(rows, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(rows).__name__}")
-    if not rows.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {rows.dtype}")
-    if rows.dim() != 2 or (dim is not None and rows.shape[1] != dim):
-        raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
+    _check_shape(name, rows, dim)
     # one read and no mask: a sum is finite unless a term is not, or it overflows, which the second look sorts out
     if not torch.isfinite(rows.detach().sum(dtype=compute_dtype(rows.dtype))):
         bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
@@ -201,17 +206,27 @@ class Ensemble:
             TypeError: `emb` is not a floating tensor.
             ValueError: another shape, a row with NaN or infinity (nothing is added then), unknown precision.
         """
-        check_rows("emb", emb, self.dim)
+        _check_shape("emb", emb, self.dim)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
         emb = emb.detach().to(self.device)
+        priority, index = _smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
+        sums = self.count, self.mean, self.scatter
+        # What is not finite shows in the mean: with many rows a copy of the sums costs less than to look at every row.
+        before = [x.clone() for x in sums] if len(emb) > 8 * self.dim else None
+        if before is None:
+            check_rows("emb", emb)
+        ops.ensemble_update(*sums, emb, normalize=self.normalize, exact=precision == "exact")
+        if before is not None and not torch.isfinite(self.mean).all():
+            try:
+                check_rows("emb", emb)
+            except ValueError:
+                for now, then in zip(sums, before, strict=True):
+                    now.copy_(then)
+                raise
         if len(emb):
             self._eps = max(self._eps, torch.finfo(compute_dtype(emb.dtype)).eps)
-        priority, index = _smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
         self._sample(emb[self._worth(priority, index)], priority)
-        ops.ensemble_update(
-            self.count, self.mean, self.scatter, emb, normalize=self.normalize, exact=precision == "exact"
-        )
         return self
 
     def _worth(self, priority: Tensor, index: Tensor) -> Tensor:

@@ -144,13 +144,18 @@ def test_moments_agree_with_the_op() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_row_that_is_not_finite_is_named_and_changes_nothing(bad: float) -> None:
-    ens = Ensemble.from_embeddings(rows(20))
+@pytest.mark.parametrize("count", [8, 900])  # looked at before the update, and by what it does
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+def test_a_row_that_is_not_finite_is_named_and_changes_nothing(
+    bad: float, count: int, normalize: bool, precision: str
+) -> None:
+    ens = Ensemble(12, normalize=normalize).update(rows(20))
     before = {name: x.clone() for name, x in bits(ens).items()}
-    x = rows(8)
+    x = rows(count)
     x[3, 2] = x[6, 0] = bad
     with pytest.raises(ValueError, match=r"emb: row 3, 6 holds NaN or infinity"):
-        ens.update(x)
+        ens.update(x, precision)
     assert all(torch.equal(x, before[name]) for name, x in bits(ens).items())
 
 
