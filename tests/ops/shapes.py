@@ -5,9 +5,8 @@ import torch
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
-# (n, m, d): no row, no query, one of each, widths around every vector length, rows of
-# whole pages, panels with and without a tail, several
-# blocks of rows, more than one chunk of columns
+# (n, m, d): no row, no query, one of each, widths around every vector length, rows of whole pages, panels with and
+# without a tail, several blocks of rows, more than one chunk of columns
 SHAPES = [
     (0, 3, 8),
     (5, 0, 8),
@@ -19,7 +18,7 @@ SHAPES = [
     (96, 10, 16),
     (97, 14, 17),
     (101, 1, 1024),
-    (35, 3, 2048),
+    (35, 3, 1024),
     (200, 16, 384),
     (193, 31, 100),
     (300, 33, 193),
