@@ -234,7 +234,7 @@ def draw(rows: list[dict[str, Any]], path: Path, colours: dict[str, str]) -> Pat
                         panel.plot(k, middle, "o-", color=colour, markersize=4, label=decision)
                         panel.fill_between(k, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
                 panel.set_title(f"{s}, {model}" if len({m for m, _ in kinds}) > 1 else s)
-                panel.set_xticks(sorted({key[3] for key in found}))
+                panel.set_xticks(sorted({key[3] for key in found if key[:3] == (model, s, kind)}))
                 panel.set_xlabel("texts of each label, k" if kind else "texts, as a multiple of the labels")
                 panel.grid(True, axis="y")
             title = f"({chr(ord('a') + down)}) {'balanced' if kind else 'unbalanced'}"
