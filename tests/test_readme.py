@@ -67,14 +67,36 @@ def test_make_targets_and_links():
         assert (ROOT / link).exists(), link
 
 
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of every line of its tables, without marks of what is best."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip("* ") for cell in line.split("|")[1:-1]] for line in lines]
+
+
 def test_results_are_those_of_the_accuracy_page():
     """Each row of the README's table is a row of the accuracy table in docs/accuracy.md."""
     page = snippets.sections((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"))["Accuracy, percent"]
-    known = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
-    accuracy = {(row[0], row[1]): tuple(cell.split()[0] for cell in row[3:5]) for row in known}
+    accuracy = {
+        (row[0], row[1]): [row[at].split()[0] for at in (3, 4, 8)] for row in table_rows(page) if row[2][:1].isdigit()
+    }
     names = {"DBpedia": "dbpedia", "CLINC150": "clinc150", "AG News": "ag_news", "SST-2": "sst2"}
     encoders = {"MiniLM": "minilm", "4-bit E5 small": "e5-small-4bit"}
-    rows = re.findall(r"^\| ([^,|]+), \d+ labels, ([^|]+) \| ([^|]+) \| ([^|]+) \|$", README, re.MULTILINE)
+    rows = [row for row in table_rows(README) if " labels, " in row[0] and len(row) == 4]
     assert len(rows) == 4
-    for name, encoder, cosine, surprise in rows:
-        assert accuracy[names[name], encoders[encoder]] == (cosine.strip("* "), surprise.strip("* "))
+    for row in rows:
+        name, _, encoder = row[0].split(", ")
+        assert accuracy[names[name], encoders[encoder]] == row[1:]
+
+
+def test_few_shot_results_are_those_of_the_training_page():
+    """Each row of the README's table against its F1 and its seconds in docs/training.md."""
+    page = table_rows((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
+    f1 = {row[0]: [row[at].split()[0] for at in (2, 5, 7)] for row in page if len(row) == 8 and row[1].isdigit()}
+    seconds = {row[0]: [row[at].split(" s;")[0] for at in (1, 4)] for row in page if len(row) == 6 and " s; " in row[1]}
+    rows = [row for row in table_rows(README) if " examples, " in row[0]]
+    assert len(rows) == 4
+    for row in rows:
+        cell = row[0].replace("4-bit E5 small", "E5").replace(" examples", "")
+        setfit, plain, trained = (x.replace("*", "").split(", ") for x in row[1:])
+        assert [setfit[0], plain[0], trained[0]] == f1[cell]
+        assert [setfit[1], trained[1]] == [f"{float(x):.0f} s" for x in seconds[cell]]
