@@ -25,6 +25,7 @@ BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on t
 TILE = 1 << 22  # inner products held at once, or those of one block: 16 MiB stays near the cache
 
 SLICE = 4096  # rows at once where each is worked on for itself
+WIDE = 1 << 18  # numbers widened at once: 1 MiB stays in a core's cache
 
 GROUP = 32  # inner products looked at by their maximum first
 SMALL = 1 << 16  # so few are searched for the largest directly
@@ -288,7 +289,8 @@ class ExactEngine:
                 bounds = surprise_from_moments(block, queries, below, ones, output="z", normalize=False)
             else:  # the reference would widen the whole block
                 wide, less = queries.to(torch.float32).T, below.to(torch.float32)
-                bounds = torch.cat([part.to(torch.float32) @ wide - less for part in block.split(SLICE)])
+                pieces = block.split(max(1, WIDE // self.rows.dim))
+                bounds = torch.cat([part.to(torch.float32) @ wide - less for part in pieces])
             wait.append((start, bounds))
             if len(wait) < at_once and start + len(block) < len(self.rows):
                 continue
