@@ -5,10 +5,8 @@ matplotlib comes with `pip install "surprise-hf[plots]"`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -280,8 +278,16 @@ def check_picture(path: str | os.PathLike, layout: str = "pca") -> None:
 def _check_layout(layout: str) -> None:
     if layout not in ("pca", "umap"):
         raise ValueError(f'layout must be "pca" or "umap", got {layout!r}')
-    if layout == "umap" and sys.modules.get("umap") is None and importlib.util.find_spec("umap") is None:
-        raise ImportError('layout="umap" needs umap-learn: pip install umap-learn')
+    if layout == "umap":
+        _umap()
+
+
+def _umap() -> Any:
+    try:
+        from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise ImportError('layout="umap" needs umap-learn: pip install umap-learn') from error
+    return UMAP
 
 
 def cluster_map(
@@ -317,10 +323,8 @@ def cluster_map(
         _, _, axes_of = torch.linalg.svd(basis, full_matrices=False)
         plane = torch.nn.functional.pad((rows - rows.mean(dim=0)) @ axes_of[:2].T, (0, max(0, 2 - len(axes_of))))
     else:
-        from umap import UMAP  # type: ignore[import-not-found, unused-ignore]
-
         # a seed allows one thread only: said, it is no warning
-        layouter = UMAP(metric="cosine", random_state=seed, n_jobs=1)
+        layouter = _umap()(metric="cosine", random_state=seed, n_jobs=1)
         plane = torch.as_tensor(layouter.fit_transform(rows.numpy()))
     with _style() as pyplot:
         figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
