@@ -5,9 +5,11 @@
         --model minilm=PATH --model e5=PATH,query:_ --limit 1000 --runs 5 --out out/few_shot
 
 Same encoder, splits and machine, one run after the other, the methods in turn on each split; each run is a process of
-its own. A run that takes longer than --cut seconds is stopped, and the tables say so. Every run is a line of
-OUT/runs/*.jsonl as soon as it is done, and the same command goes on where it stopped. Seconds are CPU seconds, which
-other work on the machine changes little; wall seconds are in the lines. Importing and reading the model count nowhere.
+its own. A run that takes longer than --cut seconds is stopped, and the tables say so; a peer's run already when its
+steps tell that it needs more than 1.25 times that (asked after a twentieth of it; --no-forecast: not at all). Every run
+is a line of OUT/runs/*.jsonl as soon as it is done, and the same command goes on where it stopped. Seconds are CPU
+seconds, which other work on the machine changes little, but those of --cut are wall seconds, which are in the lines
+too. Importing and reading the model count nowhere.
 """
 
 from __future__ import annotations
@@ -106,10 +108,18 @@ def costs(rows: list[dict[str, Any]]) -> str:
                 train, label = (np.mean([row[part][1] for row in done]) for part in ("train", "label"))
                 line.append(f"{train:.1f} + {label:.0f} s, {max(row['peak'] for row in done):,.0f} MiB")
             else:
-                line.append("" if not cut else f"cut at {cut[0]['cut']:,.0f} s" if cut[0]["cut"] else "not tried")
+                line.append(cut_text(cut[0]) if cut else "")
         lines.append(line)
     head = ["encoder", "set", "training set", "k", *methods]
     return "### CPU seconds of training + labelling, and memory\n\n" + table(head, lines, left=3)
+
+
+def cut_text(row: dict[str, Any]) -> str:
+    """Of a run that was stopped."""
+    if "needs" in row:
+        done = f"after {row['cut']:,.0f} s, step {row['step']:,} of {row['steps']:,}"
+        return f"cut: needs about {row['needs'][1]:,.0f} s ({done})"
+    return f"cut at {row['cut']:,.0f} s" if row["cut"] else "not tried"
 
 
 def scores(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -152,9 +162,10 @@ def main() -> None:
     parser.set_defaults(sets=SETS)
     parser.add_argument("--methods", default="frozen,trained,logistic,pairs,setfit", help="default: %(default)s")
     parser.add_argument("--cut", type=float, default=3600, help="seconds after which a run is stopped (3600)")
+    parser.add_argument("--no-forecast", dest="forecast", action="store_false", help="a peer may use all of --cut")
     options = parser.parse_args()
     sets, ks, kinds, peers = what_to_run(options)
-    rows = run(options, methods_of(options, peers), sets, ks, kinds, options.cut)
+    rows = run(options, methods_of(options, peers), sets, ks, kinds, limit=options.cut, forecast=options.forecast)
     named = renamed(rows)
     cells = by_seed(named)
     there = {name for cell in cells.values() for name in cell}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import json
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,3 +112,76 @@ def test_a_slow_run_is_cut_and_a_failed_one_told(few_shot: Any, job: dict[str, A
     assert few_shot.ask(few_shot.sys.executable, {**job, "method": "surprise"}, limit=0.01) == {"cut": 0.01}
     with pytest.raises(RuntimeError, match=r"(?s)nothing failed in .*KeyError"):
         few_shot.ask(few_shot.sys.executable, {**job, "method": "nothing"})
+
+
+def test_a_run_that_cannot_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forecast counts what comes before the first step once, and waits for a twentieth of the limit."""
+    worker = scripts(monkeypatch, "few_shot_worker")[0]
+    times = iter([0, 500, 501, 502, 503])
+    monkeypatch.setattr(worker, "_clocks", lambda: (now := float(next(times)), now / 2))
+    forecast = worker.Forecast(3600)
+    for step in (1, 2, 3):
+        forecast(step, 4001)  # 500 + 4,000 * 1 s, no more than 1.25 hours
+    with pytest.raises(worker.TooSlowError) as slow:
+        forecast(4, 4003)
+    assert slow.value.args[0] == {"cut": 503, "needs": [4502, 2251], "step": 4, "steps": 4003}
+    times = iter([0, 60, 179, 180])
+    forecast = worker.Forecast(3600)
+    for step in (1, 2):
+        forecast(step, 10**6)  # far too slow, but asked too early
+    with pytest.raises(worker.TooSlowError):
+        forecast(3, 10**6)
+
+
+def test_slow_peers_stop_by_themselves(monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]) -> None:
+    """The pair routine may end with an epoch, so that this is what it is asked to reach; SetFit knows its steps."""
+    worker = scripts(monkeypatch, "few_shot_worker")[0]
+    ticks = itertools.count(0, 100)
+    monkeypatch.setattr(worker, "_clocks", lambda: (now := float(next(ticks)), now))
+    few = {**job, "texts": job["texts"][::4], "labels": job["labels"][::4], "limit": 400}  # 18 pairs, two steps
+    slow = worker.answer({**few, "method": "pairs"})
+    assert slow == {"cut": 500, "needs": [600, 600], "step": 5, "steps": 6}  # 100 s a step
+    assert "found" in worker.answer({**few, "method": "pairs", "limit": None})
+
+    class Trainer:
+        def __init__(self, callbacks: list[Any], **_: Any) -> None:
+            self.watch = callbacks[0]
+
+        def train(self) -> None:
+            for step in range(1, 11):
+                self.watch.on_step_end(None, SimpleNamespace(global_step=step, max_steps=10), None)
+
+    class Model(SimpleNamespace):
+        @classmethod
+        def from_pretrained(cls, *_: Any, **__: Any) -> Model:
+            return cls(model_body=SimpleNamespace(), predict=lambda texts: [1] * len(texts))
+
+    peer = SimpleNamespace(SetFitModel=Model, Trainer=Trainer, TrainingArguments=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "setfit", peer)
+    monkeypatch.setattr(worker, "versions", lambda _: [])
+    assert worker.answer({**few, "method": "setfit"}) == {"cut": 200, "needs": [1000, 1000], "step": 2, "steps": 10}
+    assert worker.answer({**few, "method": "setfit", "limit": 800})["found"] == {"setfit": [1] * 24}
+
+
+def test_rows_of_stopped_runs(few_shot: Any, monkeypatch: pytest.MonkeyPatch, st_path: Path, tmp_path: Path) -> None:
+    """The benchmark's table tells what a run would need, and more examples of that set are not tried."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = Path(few_shot.__file__).parents[2] / "benchmarks" / "few_shot.py"
+    spec = importlib.util.spec_from_file_location("benchmark", path)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    jobs = []
+
+    def ask(python: str, _: dict[str, Any], **limits: Any) -> dict[str, Any]:
+        jobs.append((python, limits))
+        return {"cut": 181.2, "needs": [21900.0, 21000.4], "step": 95, "steps": 10850}
+
+    monkeypatch.setattr(few_shot, "ask", ask)
+    data, out = make_folder(tmp_path / "data", 60), tmp_path / "out"
+    arguments = ("--data", data, "--model", f"tiny={st_path}", "--sets", "ag_news", "--k", "2,3", "--kinds", "balanced")
+    arguments += ("--runs", 1, "--limit", 12, "--out", out, "--methods", "setfit", "--peer", "setfit=other")
+    call(benchmark, monkeypatch, *arguments)
+    assert jobs == [("other", {"threads": None, "limit": 3600, "forecast": True})]
+    page = (out / "few_shot.md").read_text()
+    assert "| 2 | cut: needs about 21,000 s (after 181 s, step 95 of 10,850) |" in page
+    assert "| 3 | not tried |" in page

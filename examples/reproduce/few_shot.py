@@ -98,8 +98,12 @@ def split(name: str, data: str | Path, k: int, seed: int, balanced: bool, limit:
 # --- runs --------------------------------------------------------------------------------------------------------
 
 
-def ask(python: str, job: dict[str, Any], threads: int | None = None, limit: float | None = None) -> dict[str, Any]:
+def ask(
+    python: str, job: dict[str, Any], threads: int | None = None, limit: float | None = None, forecast: bool = False
+) -> dict[str, Any]:
     """The worker's answer, or {"cut": seconds} where it took longer than the limit.
+
+    With `forecast` a peer whose steps tell that it will take longer stops by itself, and tells what it needs.
 
     Raises:
         RuntimeError: the worker failed; the message ends with what it wrote.
@@ -113,7 +117,7 @@ def ask(python: str, job: dict[str, Any], threads: int | None = None, limit: flo
     try:
         done = subprocess.run(
             [python, str(WORKER)],
-            input=json.dumps(job),
+            input=json.dumps({**job, "limit": limit if forecast else None}),
             capture_output=True,
             text=True,
             env=environment,
@@ -157,9 +161,12 @@ def run(
     sets: Iterable[str],
     ks: Sequence[int],
     kinds: Sequence[bool],
-    limit: float | None = None,
+    **limits: Any,
 ) -> list[dict[str, Any]]:
-    """Rows of all runs, the methods in turn on each split; a method that was cut once runs no larger k of that set."""
+    """Rows of all runs, the methods in turn on each split; a method that was cut once runs no larger k of that set.
+
+    `limits` are `limit` and `forecast` of `ask`.
+    """
     rows = []
     wanted = [(s, kind, k, seed) for k in ks for s in sets for kind in kinds for seed in range(options.runs)]
     for encoder in encoders(options, 1):  # the paper has sentence-t5-base alone
@@ -175,7 +182,7 @@ def run(
                             add({**key, "cut": 0, "scores": {}})
                         else:
                             part = split(s, options.data, k, seed, kind, options.limit)
-                            cost = measure(encoder, part, method, seed, threads=options.threads, limit=limit)
+                            cost = measure(encoder, part, method, seed, threads=options.threads, **limits)
                             add({**key, **cost, "labels": len(part.names)})
                     found = [row for row in done if key.items() <= row.items()]
                 rows += [{"model": encoder.name, "method": method.name, **row} for row in found]

@@ -4,9 +4,10 @@ few_shot.py starts it, with the interpreter of the method's environment: a peer 
 peak memory is that of this run alone. Importing and reading the model take part in no time.
 
 Job: {"method", "model" (path), "revision", "max_length" (or null), "prompt", "names" (m), "template", "texts" (n),
-"labels" (n numbers), "documents" (to be labelled), "seed", "options"}.
+"labels" (n numbers), "documents" (to be labelled), "seed", "options", "limit" (seconds, or absent)}.
 Answer: {"found": {decision: a label number for each document}, "train": [wall, CPU seconds], "label": [wall, CPU
-seconds], "peak": MiB, "encoded": texts encoded in training steps, or null, "versions"}.
+seconds], "peak": MiB, "encoded": texts encoded in training steps, or null, "versions"}; or {"cut": wall seconds,
+"needs": [wall, CPU seconds], "step", "steps"} of a peer whose steps tell that it cannot end within the limit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,43 @@ METHODS: dict[str, Callable[[Job], Callable[[], Callable[[], Found]]]] = {}
 BATCH, RATE, DECAY, EPSILON, DELTA, STOP, EPOCHS = 16, 1e-4, 0.01, 0.05, 1e-10, 0.3, 20  # the paper's, of `pairs`
 
 
+class TooSlowError(Exception):
+    """A run that cannot end within its limit; the argument is the answer."""
+
+
+class Forecast:
+    """Ends a run whose steps so far tell that it needs more than 1.25 times its limit.
+
+    Asked after a twentieth of the limit (three minutes of an hour) and from then on. What comes before the first step
+    counts once.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit, self.first = limit, 0
+        self.started = self.warm = _clocks()
+
+    def __call__(self, step: int, steps: int) -> None:
+        """After `step` steps of at least `steps`.
+
+        Raises:
+            TooSlowError: with the answer.
+        """
+        now = _clocks()
+        if not self.first:
+            self.first, self.warm = step, now
+        spent = now[0] - self.started[0]
+        if self.limit is None or spent < self.limit / 20 or step == self.first:
+            return
+        left = (steps - step) / (step - self.first)
+        needs = [at - start + (at - warm) * left for start, warm, at in zip(self.started, self.warm, now, strict=True)]
+        if needs[0] > 1.25 * self.limit:
+            raise TooSlowError({"cut": spent, "needs": needs, "step": step, "steps": steps})
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
 def method(prepare: Callable[[Job], Callable[[], Callable[[], Found]]]) -> Callable[..., Any]:
     """A method has three parts: `prepare` reads the model, what it returns trains, and what that returns labels."""
     METHODS[prepare.__name__] = prepare
@@ -45,6 +83,15 @@ def setfit(job: Job) -> Callable[[], Callable[[], Found]]:
     """SetFit, every argument its default."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):
+        def __init__(self) -> None:
+            self.forecast = Forecast(job.get("limit"))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            del args, control
+            self.forecast(state.global_step, state.max_steps)
 
     model = SetFitModel.from_pretrained(job["model"], revision=job["revision"])
     shorten(model.model_body, job)
@@ -54,7 +101,7 @@ def setfit(job: Job) -> Callable[[], Callable[[], Found]]:
     def train() -> Callable[[], Found]:
         folder = tempfile.mkdtemp(prefix="setfit-")
         args = TrainingArguments(output_dir=folder, seed=job["seed"], save_strategy="no", report_to="none")
-        Trainer(model=model, args=args, train_dataset=rows).train()
+        Trainer(model=model, args=args, train_dataset=rows, callbacks=[Watch()]).train()
         return lambda: {"setfit": [int(x) for x in model.predict([prompt + text for text in job["documents"]])]}
 
     return train
@@ -98,11 +145,12 @@ def pairs(job: Job) -> Callable[[], Callable[[], Found]]:
         torch.manual_seed(job["seed"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
         every = [(row, label) for row in range(len(texts)) for label in range(len(names))]
-        for _ in range(EPOCHS):
+        forecast = Forecast(job.get("limit"))
+        for epoch in range(EPOCHS):
             model.train()
             total, parts = 0.0, torch.randperm(len(every)).split(BATCH)
-            for part in parts:
-                some = [every[at] for at in part.tolist()]
+            for at, part in enumerate(parts, 1):
+                some = [every[pair] for pair in part.tolist()]
                 cos = cosine_similarity(
                     embed([texts[row] for row, _ in some]), embed([names[label] for _, label in some])
                 )
@@ -114,6 +162,7 @@ def pairs(job: Job) -> Callable[[], Callable[[], Found]]:
                 optimizer.step()
                 optimizer.zero_grad()
                 total += float((positive + negative).mean().detach())
+                forecast(epoch * len(parts) + at, (epoch + 1) * len(parts))  # it may stop after this epoch
             if total / len(parts) < STOP:
                 break
         model.eval()
@@ -223,26 +272,33 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     return train
 
 
+def answer(job: Job) -> dict[str, Any]:
+    """What one job finds and costs."""
+    train = METHODS[job["method"]](job)
+    started = _clocks()
+    try:
+        label = train()
+    except TooSlowError as slow:
+        return slow.args[0]
+    between = _clocks()
+    found = label()
+    ended = _clocks()
+    return {
+        "encoded": found.pop("encoded", None),
+        "found": found,
+        "train": [b - a for a, b in zip(started, between, strict=True)],
+        "label": [b - a for a, b in zip(between, ended, strict=True)],
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024),
+        "versions": {name: importlib.metadata.version(name) for name in versions(job["method"])},
+    }
+
+
 def main() -> None:
     """One job."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print
     warnings.simplefilter("ignore")
-    job = json.load(sys.stdin)
-    train = METHODS[job["method"]](job)
-    started, used = time.perf_counter(), time.process_time()
-    label = train()
-    between, used_between = time.perf_counter(), time.process_time()
-    found = label()
-    answer = {
-        "encoded": found.pop("encoded", None),
-        "found": found,
-        "train": [between - started, used_between - used],
-        "label": [time.perf_counter() - between, time.process_time() - used_between],
-        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024),
-        "versions": {name: importlib.metadata.version(name) for name in versions(job["method"])},
-    }
-    json.dump(answer, out)
+    json.dump(answer(json.load(sys.stdin)), out)
     out.flush()
 
 
