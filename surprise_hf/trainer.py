@@ -35,7 +35,7 @@ from . import inputs
 from .ensemble import Ensemble
 from .few_shot import accuracy_and_f1, as_matrix, mix_labels, read_targets
 from .fitted import FittedLabels
-from .losses import LabelMatrixLoss, WeightedFocalLoss
+from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
@@ -323,11 +323,23 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         return super().create_optimizer(*args, **kwargs)
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in every Trainer, without dropout unless it is asked for."""
+        """As in every Trainer, without dropout unless it is asked for, and on some CPUs with products in bfloat16."""
+        recomputing = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
         if model.training and not self._columns.dropout:
-            for module in model.modules():  # what recomputes activations does so in training only
-                module.training = getattr(module, "gradient_checkpointing", False)
-        return super().compute_loss(model, *args, **kwargs)
+            for module in model.modules():
+                module.training = module in recomputing  # which they do in training only
+        options = self.args
+        if (
+            not options.bf16_on_cpu
+            or options.device.type != "cpu"
+            or options.bf16  # or the base class does it, or torch.compile, or where activations are computed again
+            or options.fp16
+            or options.torch_compile
+            or recomputing
+        ):
+            return super().compute_loss(model, *args, **kwargs)
+        with torch.autocast("cpu", torch.bfloat16), Float32Attention():
+            return super().compute_loss(model, *args, **kwargs)
 
     def _refit(self) -> None:
         """Fit the model's ensemble and labels, unless they were at this step. No text is encoded twice."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 
 from . import inputs
@@ -43,6 +44,9 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     labels_per_step: int | None = _option(None, "Label texts encoded in a step; None: at most 4 for each document.")
     dropout: bool = _option(False, "Dropout while training, as the encoder has it; without, it needs fewer epochs.")
     train_word_embeddings: bool = _option(False, "Train them too; held still, a step of a large vocabulary is short.")
+    bf16_on_cpu: bool | None = _option(
+        None, "Train with products in bfloat16 where the device is a CPU; None: if it has matrix units for them (AMX)."
+    )
     mix_examples: bool = _option(True, "Saved labels lie between name and examples (fit_labels); False: at the name.")
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
@@ -60,5 +64,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
         self.dataloader_drop_last = drop_last
         if self.class_weight not in (None, "balanced"):
             raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
+        if self.bf16_on_cpu is None:  # an older torch, which can't tell, goes without
+            self.bf16_on_cpu = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
         if self.labels_per_step is not None:
             inputs.positive_int("labels_per_step", self.labels_per_step)

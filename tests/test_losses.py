@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surprise_hf.losses import PROBABILITIES, LabelMatrixLoss, WeightedFocalLoss, weighted_focal_loss
+from surprise_hf.losses import PROBABILITIES, Float32Attention, LabelMatrixLoss, WeightedFocalLoss, weighted_focal_loss
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -508,3 +508,23 @@ def test_total_counts_training_steps_only():
     loss(*inputs)
     torch.testing.assert_close(loss.take_total(), torch.tensor([2 * ce.item(), 2.0], dtype=torch.float64))
     assert not loss.take_total().any()
+
+
+def test_attention_in_float32_under_autocast():
+    """The result and its gradient are float32's, rounded once; what is float32 anyway is left alone."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 7, 8, generator=draw) for _ in range(3))
+    narrow = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+    wide = [x.detach().float().requires_grad_() for x in narrow]
+    mask = torch.arange(7) < torch.tensor([[[[7]]], [[[4]]]])
+    expected = nn.functional.scaled_dot_product_attention(*wide, attn_mask=mask)
+    expected.sum().backward()
+    with torch.autocast("cpu", torch.bfloat16), Float32Attention():
+        found = nn.functional.scaled_dot_product_attention(*narrow, attn_mask=mask)
+        assert torch.equal(found, expected.bfloat16())
+        assert (q[0, 0] @ k[0, 0].T).dtype == torch.bfloat16  # products are autocast's
+    found.sum().backward()
+    for one, other in zip(narrow, wide, strict=True):
+        assert torch.equal(one.grad, other.grad.bfloat16())
+    with Float32Attention():
+        assert torch.equal(nn.functional.scaled_dot_product_attention(*wide, attn_mask=mask), expected)

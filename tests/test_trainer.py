@@ -40,6 +40,7 @@ def load(path: Path) -> SurpriseModel:
 
 def make(path: Path, out: Path, train=None, evaluate=None, *, trainer=None, **options) -> SurpriseTrainer:
     defaults = {"num_train_epochs": 2, "stop_cross_entropy": None, "save_strategy": "no", "learning_rate": 1e-3}
+    defaults["bf16_on_cpu"] = False  # the same numbers on every CPU
     args = SurpriseTrainingArguments(
         output_dir=str(out), use_cpu=True, disable_tqdm=True, report_to="none", **{**defaults, **options}
     )
@@ -160,7 +161,32 @@ def test_dropout_only_where_wanted(st_path, tmp_path, checkpointing):
     assert not torch.allclose(found[True, 1], found[True, 2])
 
 
+@pytest.mark.parametrize(("able", "wanted"), [(True, None), (False, None), (True, False), (False, True)])
+def test_products_in_bfloat16_where_the_cpu_has_units_for_them(st_path, tmp_path, monkeypatch, able, wanted):
+    """Products alone: embeddings, loss and weights stay float32, and so does attention."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True} if able else {}, raising=False)
+    found = {}
+    for narrow in (wanted, False):
+        trainer, dtypes = make(st_path, tmp_path, bf16_on_cpu=narrow), {"product": set(), "loss": set()}
+        linear = trainer.model[0].auto_model.encoder.layer[0].attention.self.query
+        linear.register_forward_hook(
+            lambda _, __, out, seen=dtypes: seen["product"].add((torch.is_grad_enabled(), out.dtype))
+        )
+        trainer.loss.focal.register_forward_pre_hook(lambda _, inputs, seen=dtypes: seen["loss"].add(inputs[0].dtype))
+        trainer.train()
+        assert dtypes["loss"] == {torch.float32}
+        assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
+        found[narrow] = dtypes["product"], torch.cat([p.flatten() for p in weights(trainer.model)])
+    on = able if wanted is None else wanted
+    fine = (False, torch.float32)  # what is saved is encoded without
+    assert found[wanted][0] == {(True, torch.bfloat16 if on else torch.float32), fine}
+    assert found[False][0] == {(True, torch.float32), fine}
+    assert torch.equal(found[wanted][1], found[False][1]) != on
+    torch.testing.assert_close(found[wanted][1], found[False][1], rtol=0, atol=8e-3)  # four steps of 1e-3 each way
+
+
 OTHER_WAYS = [{"bf16": True}, {"fp16": True}, {"activation_checkpointing": True}, {"class_weight": "balanced"}]
+OTHER_WAYS += [{**way, "bf16_on_cpu": True} for way in OTHER_WAYS]
 
 
 @pytest.mark.parametrize("options", OTHER_WAYS)
