@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from .model import SurpriseModel
 
-__all__ = ["fit_labels", "mix_labels", "pseudo_label", "read_targets"]
+__all__ = ["fit_labels", "mix_labels", "part_labels", "pseudo_label", "read_targets"]
 
 NAME_COUNTS = 2.0  # a label's name weighs as much as so many examples (docs/training.md)
+SHARPNESS, PULL, STEPS = 10.0, 0.01, 60  # of `part_labels`
 
 
 # --- what people write into a label column -----------------------------------------------------------------------
@@ -172,6 +173,46 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tens
     direction = (NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)) / (NAME_COUNTS + count)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
     return torch.where(count > 0, middle + length * unit_rows(direction), names)
+
+
+def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> Tensor:
+    """Label vectors that part the labels' examples from one another, not far from the names.
+
+    Logistic regression with no constant and the names for a start: rows and names are seen from the mean c of the unit
+    rows, a label's logit is 10 w . (k^ - c), and w, which starts at u(q^ - c), is held there by 0.01 / 2 |10 w - 10
+    u(q^ - c)|^2, as heavy as one example's loss. For the embeddings of a trained encoder, whose examples lie near their
+    names; `mix_labels` is for those of an untrained one (docs/training.md).
+
+    Args:
+        vectors: (m, d) floating: the embedded names.
+        examples: (n, d) floating: the embedded examples.
+        positive: (n, m) bool, which example has which label; one with several counts for each in part.
+
+    Returns:
+        (m, d) float32 (float64 for float64 input): c + |q^ - c| u(w). A label without example keeps its name's vector.
+    """
+    names, rows = unit_rows(vectors), unit_rows(examples)
+    share = positive.to(rows.device, rows.dtype)
+    labelled = share.any(dim=1)
+    if not labelled.any():
+        return names
+    middle = rows.mean(dim=0)
+    seen, share = (rows - middle)[labelled], share[labelled] / share[labelled].sum(dim=1, keepdim=True)
+    start = SHARPNESS * unit_rows(names - middle)
+    w = start.clone().requires_grad_()
+    search = torch.optim.LBFGS([w], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        found = torch.nn.functional.cross_entropy(seen @ w.T, share) + PULL / 2 / len(seen) * (w - start).square().sum()
+        found.backward()
+        return found
+
+    with torch.enable_grad():
+        search.step(loss)
+    length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
+    there = (positive.any(dim=0)).to(rows.device).unsqueeze(1)
+    return torch.where(there, middle + length * unit_rows(w.detach()), names)
 
 
 def fit_labels(

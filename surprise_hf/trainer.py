@@ -33,7 +33,7 @@ from transformers.utils.hub import PushInProgress
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, as_matrix, mix_labels, read_targets
+from .few_shot import accuracy_and_f1, as_matrix, part_labels, read_targets
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
@@ -117,8 +117,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             WeightedFocalLoss.
 
     After `train` the model holds labels, template and ensemble, and `save_model` saves them: checkpoints too are
-    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Each label's vector then lies between that
-    of its name and those of its examples (`args.mix_examples`, see `few_shot.mix_labels`).
+    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Each label's vector is then moved from that
+    of its name to part the examples (`args.mix_examples`, see `few_shot.part_labels`).
 
     Examples:
         >>> trainer = SurpriseTrainer(model=SurpriseModel("sentence-transformers/all-MiniLM-L6-v2"),
@@ -357,9 +357,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
                 self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
             else:
                 self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-            assert self.model.ensemble is not None
             positive = as_matrix(self.train_dataset[LABEL], len(self.labels))
-            vectors = mix_labels(self._named(), examples, positive, self.model.ensemble.mean)
+            vectors = part_labels(self._named(), examples, positive)
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
             self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)

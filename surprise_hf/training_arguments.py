@@ -47,7 +47,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     bf16_on_cpu: bool | None = _option(
         None, "Train with products in bfloat16 where the device is a CPU; None: if it has matrix units for them (AMX)."
     )
-    mix_examples: bool = _option(True, "Saved labels lie between name and examples (fit_labels); False: at the name.")
+    mix_examples: bool = _option(True, "Saved labels move from their names to part the examples; False: at the name.")
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")
@@ -65,6 +65,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
         if self.class_weight not in (None, "balanced"):
             raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
         if self.bf16_on_cpu is None:  # an older torch, which can't tell, goes without
-            self.bf16_on_cpu = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+            capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+            self.bf16_on_cpu = bool(capabilities.get("amx_bf16"))
         if self.labels_per_step is not None:
             inputs.positive_int("labels_per_step", self.labels_per_step)

@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
+from scipy.optimize import minimize
+from scipy.special import log_softmax
 from transformers import pipeline
 
 from surprise_hf import SurpriseModel, pseudo_label, surprise
-from surprise_hf.few_shot import fit_labels, mix_labels, read_targets
+from surprise_hf.few_shot import fit_labels, mix_labels, part_labels, read_targets
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
 
@@ -109,6 +111,35 @@ def test_no_examples_leave_the_names():
     torch.testing.assert_close(
         mix_labels(names, torch.empty(0, 4), torch.empty(0, 3, dtype=torch.bool)), unit_rows(names)
     )
+
+
+def test_parted_labels_are_the_best_of_their_formula():
+    """Against SciPy's minimum; of examples with two labels, one label or none, and a label without examples."""
+    draw = torch.Generator().manual_seed(0)
+    names, examples = (torch.randn(n, 6, dtype=torch.float64, generator=draw) + 1 for n in (4, 12))
+    positive = torch.zeros(12, 4, dtype=torch.bool)
+    positive[range(12), [0, 1, 2] * 4] = True
+    positive[3, 1], positive[11] = True, False
+    with torch.no_grad():  # as in an evaluation
+        found = part_labels(names, examples, positive)
+    q, k = (unit_rows(x).numpy() for x in (names, examples))
+    c, target = k.mean(axis=0), positive.double().numpy()[:11]
+    target /= target.sum(axis=1, keepdims=True)
+    start = 10 * (q - c) / np.linalg.norm(q - c, axis=1, keepdims=True)
+
+    def loss(w):
+        w = w.reshape(start.shape)
+        return -(target * log_softmax((k[:11] - c) @ w.T, axis=1)).sum() / 11 + 0.005 * ((w - start) ** 2).sum() / 11
+
+    best = minimize(loss, start.ravel(), tol=1e-12).x.reshape(start.shape)
+    expected = c + np.linalg.norm(q - c, axis=1, keepdims=True) * best / np.linalg.norm(best, axis=1, keepdims=True)
+    np.testing.assert_allclose(found[:3], expected[:3], atol=1e-3)
+    assert not np.allclose(expected, q, atol=0.1)
+    np.testing.assert_allclose(found[3], q[3])
+    assert found.dtype == torch.float64
+    assert part_labels(names.float(), examples.float(), positive).dtype == torch.float32
+    assert torch.equal(part_labels(names, examples[11:], positive[11:]), unit_rows(names))
+    assert torch.equal(part_labels(names, examples[:0], positive[:0]), unit_rows(names))
 
 
 def test_pipeline_with_examples(minilm_path, tmp_path):

@@ -20,7 +20,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
-from surprise_hf.few_shot import accuracy_and_f1, mix_labels
+from surprise_hf.few_shot import accuracy_and_f1, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
 
@@ -463,7 +463,7 @@ def test_labels_are_refined_by_default_where_there_are_documents_for_it(st_path,
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-def test_saved_labels_lie_between_name_and_examples(st_path, tmp_path, mixed):
+def test_saved_labels_part_the_examples(st_path, tmp_path, mixed):
     """In what is saved and in what is evaluated, with the trained weights; before training the names stand alone."""
     trainer = make(st_path, tmp_path, evaluate=rows(3), mix_examples=mixed, eval_strategy="epoch")
     templated = [f"this matter is {label}" for label in LABELS]
@@ -474,7 +474,7 @@ def test_saved_labels_lie_between_name_and_examples(st_path, tmp_path, mixed):
     model = trainer.model
     names, examples = model.embed(templated)[0], model.embed(TEXTS)[0]
     positive = torch.tensor([[label == target for label in LABELS] for target in TARGETS])
-    expected = mix_labels(names, examples, positive, model.ensemble.mean) if mixed else names
+    expected = part_labels(names, examples, positive) if mixed else names
     torch.testing.assert_close(model.label_vectors(LABELS, "this matter is {}"), expected, rtol=1e-4, atol=1e-5)
     decided = (unit_rows(model.embed(TEXTS[::3])[0]) @ unit_rows(expected).T).argmax(dim=1)
     right = np.mean([LABELS[at] == target for at, target in zip(decided.tolist(), TARGETS[::3], strict=True)])

@@ -227,12 +227,12 @@ def pseudo(job: Job) -> Callable[[], Callable[[], Found]]:
 def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """surprise_hf; `options` are of SurpriseTrainingArguments, or null: no training.
 
-    Decisions: by the label names' vectors (cosine, surprise, and refined on the documents), and by vectors between
-    name and examples, without any document (examples) and refined on the documents (mixed).
+    Decisions: by the label names' vectors (cosine, surprise, and refined on the documents), and by vectors moved from
+    name towards examples, without any document (examples) and refined on the documents (mixed).
     """
     from datasets import Dataset
 
-    from surprise_hf.few_shot import as_matrix, mix_labels
+    from surprise_hf.few_shot import as_matrix, mix_labels, part_labels
     from surprise_hf.fitted import FittedLabels
     from surprise_hf.ops import unit_rows
 
@@ -257,8 +257,11 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
 
     def label(names: Any, examples: Any) -> Found:
         documents, _ = model.embed(job["documents"], show_progress_bar=False)
-        alone = mix_labels(names, examples, positive)
-        mixed = mix_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
+        if job["options"] is None:
+            alone = mix_labels(names, examples, positive)
+            mixed = mix_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
+        else:
+            alone = mixed = part_labels(names, examples, positive)
         decided = {
             "cosine": FittedLabels.fit(names, documents, weight=0),
             "surprise": FittedLabels.fit(names, documents, weight=1),
