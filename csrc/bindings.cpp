@@ -18,6 +18,12 @@ STABLE_TORCH_LIBRARY(surprise_hf, m) {
   m.def(
       "surprise_topk(Tensor keys, Tensor queries, Tensor mean, Tensor std, int k, *, bool normalize=True,"
       " str output='score') -> (Tensor values, Tensor indices)");
+  // For each query the rows with the largest products under a scale for each row; no matrix.
+  m.def(
+      "search_topk(Tensor keys, Tensor queries, Tensor margin, Tensor? scale, int k, *, float? upper=None)"
+      " -> (Tensor values, Tensor indices)");
+  // Each query's products with rows of its own, float32 numbers kept in two halves, in float64.
+  m.def("gathered_products(Tensor near, Tensor rest, Tensor rows, Tensor queries) -> Tensor");
   // Merge a batch into (count, mean, scatter), in place.
   m.def(
       "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"

@@ -3,6 +3,8 @@
 A search reads vectors rounded to bfloat16, half of their memory, and says how far off their products can be: the rows
 that might be among the best are few, and float64 settles them (`ranking.Ranker`).
 
+The ops are called as they are: their public functions check every argument, for 15 microseconds a search each.
+
 An engine knows nothing of the surprise. By design fact 2 the surprise of document d for a key k orders as the inner
 product of k^ - m with d^/sigma_d, so rows and one scale for each are all that it is given.
 """
@@ -17,18 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ops import build_info, surprise_from_moments, unit_rows
+from .ops import OPS, join_halves, split_halves, unit_rows
 
 ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
 
 BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
-TILE = 1 << 22  # inner products held at once, or those of one block: 16 MiB stays near the cache
+LISTED = 1 << 21  # rows listed at once for some queries, by each thread
 
 SLICE = 4096  # rows at once where each is worked on for itself
-WIDE = 1 << 18  # numbers widened at once: 1 MiB stays in a core's cache
-
-GROUP = 32  # inner products looked at by their maximum first
-SMALL = 1 << 16  # so few are searched for the largest directly
 NEAR = 2e-6  # of the lengths of two vectors: how far float32 may be from their product
 
 
@@ -68,7 +66,7 @@ class Rows:
         while first < self._count:
             block, used = divmod(first, self.step)
             stop = min(used + length, self.step, used + self._count - first)
-            yield first, _join(*(half[used:stop] for half in self._blocks[block]))
+            yield first, join_halves(*(half[used:stop] for half in self._blocks[block]))
             first += stop - used
 
     @property
@@ -79,7 +77,7 @@ class Rows:
     def append(self, rows: Tensor) -> None:
         """Add rows (b, d) float32 at the end; values beyond 3e38 are not taken."""
         rows = rows.contiguous()
-        near, rest = _split(rows)
+        near, rest = split_halves(rows)
         length = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu().numpy()
         if len(rows):
             self.longest = max(self.longest, float(length.max()))
@@ -120,44 +118,37 @@ class Rows:
         used = -(-self._count // self.step)
         del self._blocks[used:], self._lengths[used:]
 
-    def take(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows (r, d) by their indices (r,) int64, in that order, and their lengths (r,) float64; in main memory."""
-        if len(self._blocks) == 1:
-            return self._rows_of(0, index), self._lengths[0][index]
-        number, inside = np.divmod(index, self.step)
-        rows, lengths = np.empty((len(index), self.dim), dtype=np.float32), np.empty(len(index))
-        for block in set(number.tolist()):
-            here = number == block
-            rows[here], lengths[here] = self._rows_of(block, inside[here]), self._lengths[block][inside[here]]
-        return rows, lengths
+    def take(self, index: np.ndarray) -> Tensor:
+        """Rows (r, d) by their indices (r,) int64, in that order."""
+        out = torch.empty(len(index), self.dim, device=self.device)
+        for block, here, inside in self._parts_of(index):
+            rows = torch.from_numpy(inside[here]).to(self.device)
+            out[torch.from_numpy(here).to(self.device)] = join_halves(*(half[rows] for half in self._blocks[block]))
+        return out
 
-    def _rows_of(self, block: int, inside: np.ndarray) -> np.ndarray:
-        near, rest = self._blocks[block]
-        if self.device.type != "cpu":
-            there = torch.from_numpy(inside).to(self.device)
-            return _join(near[there], rest[there]).cpu().numpy()
-        # as `_join`, in NumPy: for the few rows of a search its calls cost a third of torch's
-        bits = near.view(torch.int16).numpy().take(inside, axis=0).astype(np.int32)
-        bits <<= 16
-        bits += rest.numpy().take(inside, axis=0)
-        return bits.view(np.float32)
+    def products(self, index: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Products of keys (b, d) with rows of their own by indices (b, f), and those rows' lengths; (b, f) float64."""
+        there = torch.from_numpy(keys).to(self.device)
+        if len(self._blocks) == 1:
+            rows = torch.from_numpy(index).to(self.device)
+            return OPS.gathered_products(*self._blocks[0], rows, there).cpu().numpy(), self._lengths[0][index]
+        products, lengths = np.zeros(index.shape), np.empty(index.shape)
+        for block, here, inside in self._parts_of(index):
+            rows = torch.from_numpy(inside if here.all() else np.where(here, inside, -1)).to(self.device)
+            products += OPS.gathered_products(*self._blocks[block], rows, there).cpu().numpy()
+            lengths[here] = self._lengths[block][inside[here]]
+        return products, lengths
+
+    def _parts_of(self, index: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(block, mask of the indices that are in it, indices inside their blocks) of each block that is needed."""
+        number, inside = np.divmod(index, self.step)
+        for block in np.unique(number).tolist():
+            yield block, number == block, inside
 
     def whole(self) -> Tensor:
         """A copy of all rows as one tensor."""
         parts = [block for _, block in self.blocks()]
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.dim)
-
-
-def _split(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 as the nearest bfloat16 and what is missing: the bits are 2^16 times the former's and the latter."""
-    bits = rows.view(torch.int32)
-    near = (bits + 0x8000).bitwise_right_shift_(16).to(torch.int16)
-    return near.view(torch.bfloat16), bits.to(torch.int16)
-
-
-def _join(near: Tensor, rest: Tensor) -> Tensor:
-    """The float32 numbers that `_split` took apart."""
-    return near.view(torch.int16).to(torch.int32).bitwise_left_shift_(16).add_(rest).view(torch.float32)
 
 
 class Form(NamedTuple):
@@ -258,8 +249,7 @@ class ExactEngine:
 
     def build(self, rows: Rows, form: Form) -> None:
         """As `Engine.build`; the form's roots, which change no product, are left out."""
-        self.rows, self.scale = rows, None if form.scale is None else form.scale.unsqueeze(1)
-        self._compiled = build_info()["implementation"] == "compiled"
+        self.rows, self.scale = rows, form.scale
 
     def extend(self, rows: Rows, form: Form, start: int) -> None:  # noqa: ARG002 (the interface)
         """As `Engine.extend`."""
@@ -271,43 +261,25 @@ class ExactEngine:
         """As `Engine.search`."""
         rounded = queries if fine else queries.to(torch.bfloat16)
         error = _margin(queries, rounded, self.rows.longest, 0.0 if fine else self.rows.lost)
-        step = max(1, TILE // min(self.rows.step, len(self.rows)))
+        margin = torch.from_numpy(error).to(queries.device)
+        scale = self.scale
+        if allowed is not None:
+            scale = torch.ones(len(self.rows), device=queries.device) if scale is None else scale
+            scale = scale.masked_fill(~allowed, math.nan)
+        step = max(1, LISTED // min(k, self.rows.step))
         parts = [slice(first, first + step) for first in range(0, len(queries), step)]
-        found = [self._search(rounded[part], error[part], k, allowed, upper) for part in parts]
+        found = [self._search(rounded[part], margin[part], scale, k, upper, fine) for part in parts]
         bounds, rows = zip(*found, strict=True)
         return _joined(bounds, dim=0), _joined(rows, dim=0)
 
     def _search(
-        self, queries: Tensor, error: np.ndarray, k: int, allowed: Tensor | None, upper: float
+        self, queries: Tensor, margin: Tensor, scale: Tensor | None, k: int, upper: float, fine: bool
     ) -> tuple[Tensor, Tensor]:
         parts = []
-        below, ones = torch.from_numpy(np.stack((-error, np.ones_like(error)))).to(queries.device)
-        wait: list[tuple[int, Tensor]] = []  # blocks whose largest are looked for together
-        blocks = self.rows.rounded() if queries.dtype == torch.bfloat16 else self.rows.blocks()
-        at_once = max(1, TILE // (len(queries) * self.rows.step))
-        for start, block in blocks:
-            if self._compiled:  # products less `below` in one pass
-                bounds = surprise_from_moments(block, queries, below, ones, output="z", normalize=False)
-            else:  # the reference would widen the whole block
-                wide, less = queries.to(torch.float32).T, below.to(torch.float32)
-                pieces = block.split(max(1, WIDE // self.rows.dim))
-                bounds = torch.cat([part.to(torch.float32) @ wide - less for part in pieces])
-            wait.append((start, bounds))
-            if len(wait) < at_once and start + len(block) < len(self.rows):
-                continue
-            first, stop = wait[0][0], start + len(block)
-            bounds = _joined([part for _, part in wait], dim=0)
-            wait = []
-            if self.scale is not None:
-                bounds *= self.scale[first:stop]
-            if allowed is not None:
-                bounds.masked_fill_(~allowed[first:stop, None], -math.inf)
-            if upper < math.inf:
-                width = (-2 * below).to(bounds.dtype)
-                limit = upper + (width if self.scale is None else width * self.scale[first:stop])
-                bounds.masked_fill_(bounds > limit, -math.inf)
-            values, index = _largest(bounds, min(k, stop - first))
-            parts.append((values, index + first if first else index))
+        for start, block in self.rows.blocks() if fine else self.rows.rounded():
+            part = None if scale is None else scale[start : start + len(block)]
+            values, index = OPS.search_topk(block, queries, margin, part, min(k, len(block)), upper=upper)
+            parts.append((values, index + start if start else index))
         best, where = (_joined(found, dim=1) for found in zip(*parts, strict=True))
         if best.shape[1] > k:
             best, order = best.topk(k, dim=1)
@@ -327,24 +299,6 @@ def _margin(queries: Tensor, rounded: Tensor, longest: float, lost: float) -> np
 
 def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=dim)
-
-
-def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest (b, k) of each column of (n, b), and their rows: in the k groups with the largest maxima.
-
-    A group's rows stand `groups` apart, so that maxima are taken of whole stretches of memory.
-    """
-    groups = len(products) // GROUP
-    if groups < 2 * k or products.numel() < SMALL:
-        return products.T.topk(k, dim=1)
-    maxima = products[: groups * GROUP].unflatten(0, (GROUP, groups)).amax(dim=0)
-    best = maxima.T.contiguous().topk(k, dim=1, sorted=False).indices
-    members = groups * torch.arange(GROUP, device=products.device)
-    index = (best.unsqueeze(2) + members).flatten(1)
-    rest = torch.arange(groups * GROUP, len(products), device=products.device)
-    index = torch.cat((index, rest.expand(len(index), -1)), dim=1)
-    values, at = products.T.gather(1, index).topk(k, dim=1)
-    return values, index.gather(1, at)
 
 
 class FaissEngine:
@@ -386,7 +340,7 @@ class FaissEngine:
             self._index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, product)
             sample = torch.arange(0, len(rows), max(1, len(rows) // (64 * lists)))
             chosen = form._replace(scale=None if form.scale is None else form.scale[sample])
-            trained = torch.from_numpy(rows.take(sample.numpy())[0]).to(rows.device)
+            trained = rows.take(sample.numpy())
             self._index.train(chosen.rows(trained, 0).cpu().numpy())
         self._longest = self._lost = 0.0
         self.extend(rows, form, 0)

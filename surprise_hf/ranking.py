@@ -190,7 +190,7 @@ class Ranker:
             least -= ROUNDING * np.maximum(np.abs(least), 1.0)
 
         def judge(which: Array | slice, rows: Array, cosine: Array) -> Judged:
-            mean, std = moments[:, rows]
+            mean, std = moments.take(rows, axis=1)
             z = _standardize(cosine, mean, std)
             product = z if std.min() > FLOOR else (cosine - mean) / np.maximum(std, FLOOR)
             return z, product, z, _cdf(z), None if least is None else z >= least[which]
@@ -289,20 +289,13 @@ class Ranker:
             passes = score >= replace(one, rescale=fitted.rescale).score(texts) - ROUNDING
         index = _numpy(among[place])
         cosine = self._cosines(keys, index)
-        z = _standardize(cosine, *self._moments[:, index])
+        z = _standardize(cosine, *self._moments.take(index, axis=1))
         return limits.cut(index, cosine, z, _numpy(score), _numpy(passes))
 
     def _cosines(self, keys: Array, rows: Array) -> Array:
         """Cosine (b, f) float64 of each key (b, d) with its own rows (b, f)."""
-        out = np.empty(rows.shape)
-        height, width = max(1, SLICE // rows.shape[1]), min(SLICE, rows.shape[1])
-        for top in range(0, len(rows), height):
-            for left in range(0, rows.shape[1], width):
-                part = slice(top, top + height), slice(left, left + width)
-                vectors, length = (x.reshape(*rows[part].shape, -1) for x in self.rows.take(rows[part].ravel()))
-                dots = np.einsum("bfd,bd->bf", vectors, keys[part[0]])  # in float64, without a copy of the rows in it
-                out[part] = dots / np.maximum(length[:, :, 0], SHORT)
-        return out
+        products, lengths = self.rows.products(rows, keys)
+        return products / np.maximum(lengths, SHORT)
 
     def _tensor(self, rows: Array, dtype: Any = np.float64) -> Tensor:
         return torch.from_numpy(rows.astype(dtype, copy=False)).to(self.rows.device)

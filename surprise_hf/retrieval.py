@@ -472,7 +472,7 @@ class SurpriseIndex:
         if self.model is None or row is None or self._ranker is None:
             return
         emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
-        kept = torch.from_numpy(self._ranker.rows.take(np.array([row]))[0])
+        kept = self._ranker.rows.take(np.array([row]))
         likeness = float(torch.cosine_similarity(emb.cpu(), kept))
         if not likeness >= SAME_ENCODER:
             raise ValueError(

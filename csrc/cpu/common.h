@@ -45,6 +45,27 @@ inline Tensor empty_like_rows(const Tensor& like, std::initializer_list<int64_t>
   return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(shape.begin(), shape.size()), dtype);
 }
 
+struct Pair {
+  Tensor keep_keys, keep_queries;
+  Rows keys, queries;
+};
+
+inline Pair pair_of(const Tensor& keys, const Tensor& queries, bool normalize) {
+  Pair p;
+  p.keys = rows_of(keys, "keys", normalize, p.keep_keys);
+  p.queries = rows_of(queries, "queries", normalize, p.keep_queries);
+  STD_TORCH_CHECK(p.keys.d == p.queries.d, "keys have ", p.keys.d, " dimensions but queries have ", p.queries.d);
+  STD_TORCH_CHECK(p.keys.dtype == p.queries.dtype, "keys and queries must have one dtype");
+  return p;
+}
+
+inline const double* moments_of(const Tensor& x, const char* name, int64_t m, Tensor& keep) {
+  STD_TORCH_CHECK(x.dim() == 1 && x.size(0) == m, name, " must hold ", m, " values");
+  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double, name, " must be float64");
+  keep = m > 1 && x.stride(0) != 1 ? torch::stable::contiguous(x) : x;
+  return static_cast<const double*>(keep.const_data_ptr());
+}
+
 // The rows' parts: [begin(i), begin(i + 1)), whole groups of as many rows as the kernels multiply at once.
 struct Parts {
   static constexpr int64_t kGroup = 16;
@@ -123,7 +144,7 @@ class AlignedBuffer {
 
 // Calls f(first, count, packed) for each block of queries.
 template <class T, class F>
-void for_query_blocks(const Rows& queries, const F& f) {
+void for_query_blocks(const Rows& queries, const F& f, decltype(Kernels<T>::pack) pack = table<T>().pack) {
   const Kernels<T>& k = table<T>();
   const int64_t row_bytes = std::max<int64_t>(1, queries.d) * sizeof(T);
   const int64_t most = k.block_queries(kPackedBytes / row_bytes);
@@ -134,7 +155,7 @@ void for_query_blocks(const Rows& queries, const F& f) {
     const int64_t count = std::min(block, queries.n - first);
     const Parts parts = parts_of(count, queries.d * 16);
     for_parts(parts, [&](int64_t part, int64_t, int64_t) {
-      k.pack(queries, first, first + count, part, parts.count, packed.get());
+      pack(queries, first, first + count, part, parts.count, packed.get());
     });
     f(first, count, static_cast<const T*>(packed.get()));
   }

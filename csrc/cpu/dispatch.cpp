@@ -15,14 +15,15 @@ namespace surprise_hf::cpu {
 #if defined(SHF_HAS_AMX)
 namespace {
 
-// Has the processor tiles with int8 products, and does Linux let this process use them (its threads' saved state
-// grows)?
+// Has the processor tiles with int8 and bfloat16 products, and does Linux let this process use them (its threads' saved
+// state grows)?
 bool amx_permitted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  constexpr unsigned kTiles = 1u << 24, kInt8 = 1u << 25;
+  constexpr unsigned kBfloat = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25;
+  constexpr unsigned kWanted = kBfloat | kTiles | kInt8;
   unsigned a, b, c, features = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &features)) return false;
-  return (features & kTiles) && (features & kInt8) && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return (features & kWanted) == kWanted && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // the pragma comes first.
 #include "amx.h"
 #if defined(SHF_HAS_AMX)
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8")
+#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8,amx-bf16")
 #include <immintrin.h>
 #define SHF_VECTOR_BYTES 64
 #define SHF_REGISTERS 32
@@ -11,12 +11,13 @@
 #include "impl/amx.inc"
 #include "impl/digits.inc"
 #include "impl/scatter_digits.inc"
+#include "impl/bfloat_tiles.inc"
 // clang-format on
 
 namespace {
 
 int64_t packed_size_amx(int64_t m, int64_t d) {
-  return digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d);
+  return std::max(bfloat_size(m, d), digit_form(m, d) ? digits_size(m, d) : packed_size<float>(m, d));
 }
 
 void pack_amx(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, float* packed) {
@@ -27,6 +28,15 @@ void pack_amx(const Rows& queries, int64_t begin, int64_t end, int64_t part, int
 void product_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) {
   const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic && !job.columns_packed;
   return digits ? product_digits(job, row_begin, row_end) : product(job, row_begin, row_end);
+}
+
+void pack_search_amx(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, float* packed) {
+  if (!bfloat_form(queries)) return pack_amx(queries, begin, end, part, parts, packed);
+  pack_bfloat(queries, begin, end, part, parts, reinterpret_cast<uint32_t*>(packed));
+}
+
+void search_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) {
+  return bfloat_form(job.keys) ? search_bfloat(job, row_begin, row_end) : product_amx(job, row_begin, row_end);
 }
 
 template <class T>
@@ -46,11 +56,13 @@ constexpr Kernels<float> make_amx_table() {
   table.packed_size = packed_size_amx;
   table.pack = pack_amx;
   table.product = product_amx;
+  table.pack_search = pack_search_amx;
+  table.search = search_amx;
   return table;
 }
 
 }  // namespace
 
 const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_amx = {"amx", make_amx_table(),
-                                                                   make_scatter_table<double>()};
+                                                                   make_scatter_table<double>(), halves_product};
 #endif

@@ -6,5 +6,6 @@
 #define SHF_REGISTERS 16
 #include "kernel_impl.inc"
 
-const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx2 = {"avx2", make_table<float>(), make_table<double>()};
+const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx2 = {"avx2", make_table<float>(), make_table<double>(),
+                                                                    halves_product};
 #endif

@@ -8,5 +8,5 @@
 #include "kernel_impl.inc"
 
 const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_avx512 = {"avx512", make_table<float>(),
-                                                                      make_table<double>()};
+                                                                      make_table<double>(), halves_product};
 #endif

@@ -8,4 +8,4 @@
 #include "kernel_impl.inc"
 
 const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_portable = {"portable", make_table<float>(),
-                                                                        make_table<double>()};
+                                                                        make_table<double>(), halves_product};

@@ -20,13 +20,19 @@ struct Rows {
   bool normalize;
 };
 
+// A float32 row whose bits are 2^16 times `near`, its nearest bfloat16 numbers, and `rest`.
+struct HalvesRow {
+  const uint16_t* near;
+  const int16_t* rest;
+};
+
 // Columns in structure-of-arrays form, each array padded to `padded(m)` entries.
 template <class T>
 struct Columns {
   const T *mean_hi, *mean_lo, *inv_std, *edge;
 };
 
-enum class Epilogue { kCosines, kMoments, kStandardize, kTopK, kQuadratic };
+enum class Epilogue { kCosines, kMoments, kStandardize, kTopK, kSearch, kQuadratic };
 
 // What to do with the products of keys and one block of queries.
 template <class T>
@@ -58,6 +64,13 @@ struct Product {
   T* value = nullptr;
   int64_t* index = nullptr;
   T* similarity = nullptr;  // the psi beside each z, where wanted
+
+  // kSearch: offers (query of the block, row, value) where value = (psi + margin) scale[row] is above the query's bar,
+  // which an offer may raise; padded(m) margins and bars, the bars of the padding +inf
+  const T* scale = nullptr;  // null: ones
+  const T *margin = nullptr, *bar = nullptr;
+  void (*offer)(void* found, int64_t query, int64_t row, T value) = nullptr;
+  void* found = nullptr;
 
   // kQuadratic: the packed matrix is U, upper triangular with U + U^T = 2 C; out[row] = unit row . C unit row
 };
@@ -94,6 +107,9 @@ struct Kernels {
   void (*pack)(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, T* packed);
   void (*pack_triangle)(const double* matrix, int64_t d, T* packed);  // padded(d) * d elements
   void (*product)(const Product<T>& job, int64_t row_begin, int64_t row_end);
+  // These two for kSearch, whose margins allow for a sum in float32 in any order
+  void (*pack_search)(const Rows& queries, int64_t begin, int64_t end, int64_t part, int64_t parts, T* packed);
+  void (*search)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 
   // The focal loss and its gradient. The columns of unit rows as queries: row r, of `begin` to `end`, is entry r of
@@ -120,6 +136,8 @@ struct KernelSet {
   const char* name;
   Kernels<float> f32;
   Kernels<double> f64;
+  // The product of a float64 row with a float32 row in two halves of 16 bits; the row that follows is asked for.
+  double (*halves_product)(const HalvesRow& row, const HalvesRow& next, const double* query, int64_t d);
 };
 
 extern const KernelSet kernels_portable;

@@ -231,27 +231,6 @@ void quadratic_pass(const Rows& queries, const double* mean, const double* covar
 
 // --- the ops -----------------------------------------------------------------------------------------------------
 
-struct Pair {
-  Tensor keep_keys, keep_queries;
-  Rows keys, queries;
-};
-
-Pair pair_of(const Tensor& keys, const Tensor& queries, bool normalize) {
-  Pair p;
-  p.keys = rows_of(keys, "keys", normalize, p.keep_keys);
-  p.queries = rows_of(queries, "queries", normalize, p.keep_queries);
-  STD_TORCH_CHECK(p.keys.d == p.queries.d, "keys have ", p.keys.d, " dimensions but queries have ", p.queries.d);
-  STD_TORCH_CHECK(p.keys.dtype == p.queries.dtype, "keys and queries must have one dtype");
-  return p;
-}
-
-const double* moments_of(const Tensor& x, const char* name, int64_t m, Tensor& keep) {
-  STD_TORCH_CHECK(x.dim() == 1 && x.size(0) == m, name, " must hold ", m, " values");
-  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double, name, " must be float64");
-  keep = m > 1 && x.stride(0) != 1 ? torch::stable::contiguous(x) : x;
-  return static_cast<const double*>(keep.const_data_ptr());
-}
-
 std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Tensor& queries, bool normalize,
                                                    const std::string& output) {
   const Pair p = pair_of(keys, queries, normalize);

@@ -27,9 +27,10 @@ from . import _loader
 from . import _reference as ref
 from ._autograd import FocalLoss
 from ._loader import OPS, build_info
-from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, sigma_floor, unit_rows
+from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, join_halves, sigma_floor, split_halves, unit_rows
 
 __all__ = [
+    "OPS",
     "OUTPUTS",
     "PROBABILITIES",
     "build_info",
@@ -38,7 +39,11 @@ __all__ = [
     "cosine_surprise",
     "ensemble_moments",
     "ensemble_update",
+    "gathered_products",
+    "join_halves",
+    "search_topk",
     "sigma_floor",
+    "split_halves",
     "surprise_from_moments",
     "surprise_topk",
     "unit_rows",
@@ -186,6 +191,86 @@ def surprise_topk(
     if not 1 <= k <= queries.shape[0]:
         raise ValueError(f"k must be between 1 and the {queries.shape[0]} queries, got {k}")
     return _backend("surprise_topk", impl)(keys, queries, mean, std, k, normalize=normalize, output=output)
+
+
+def search_topk(
+    keys: Tensor,
+    queries: Tensor,
+    margin: Tensor,
+    scale: Tensor | None,
+    k: int,
+    *,
+    upper: float | None = None,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The k keys with the largest products for each query, in one pass and without the (n, m) matrix.
+
+    With scale = 1 / sigma of each key, products with a centred query order the keys by surprise (design fact 2). The
+    value of key i for query j is (keys_i . queries_j + margin_j) scale_i, rows taken as they are: an upper bound
+    where rounded rows leave a product uncertain by `margin`. No gradient.
+
+    Args:
+        keys: (n, d) floating.
+        queries: (m, d) floating, same device.
+        margin: (m,) any floating dtype, used in float64.
+        scale: (n,) any floating dtype, used in that of the values; NaN leaves the key out. None for ones.
+        k: 1 <= k <= n.
+        upper: keys whose lower bound, (keys_i . queries_j - margin_j) scale_i, is larger are left out. None: none.
+
+    Returns:
+        values (m, k) float32 (float64 for float64 input), largest first, and keys (m, k) int64; of equal values any
+        may come first. -inf and 0 where fewer than k keys are left.
+
+    Raises:
+        TypeError, ValueError: as in `cosine_surprise`.
+    """
+    keys, queries = _check_pair("keys", keys, queries)
+    for name, x, like, count in (("margin", margin, "queries", len(queries)), ("scale", scale, "keys", len(keys))):
+        if x is None:
+            continue
+        _check_device(name, x, "keys", keys)
+        if tuple(x.shape) != (count,):
+            raise ValueError(f"{name} must have shape ({count},), one for each of the {like}, got {tuple(x.shape)}")
+    if not 1 <= k <= len(keys):
+        raise ValueError(f"k must be between 1 and the {len(keys)} keys, got {k}")
+    if scale is not None:
+        scale = scale.detach().to(compute_dtype(keys.dtype)).contiguous()
+    keys, queries, margin = keys.detach(), queries.detach(), margin.detach().to(torch.float64)
+    return _backend("search_topk", impl)(keys, queries, margin, scale, k, upper=upper)
+
+
+def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor, *, impl: str = "auto") -> Tensor:
+    """Each query's inner products with rows of its own, in float64: what settles the order that `search_topk` leaves.
+
+    Args:
+        near: (n, d) bfloat16, rest: (n, d) int16: float32 rows as `split_halves` takes them apart.
+        rows: (b, f) int64, below n; a negative one is no row.
+        queries: (b, d) float64, same device.
+
+    Returns:
+        (b, f) float64; 0 where there is no row.
+
+    Raises:
+        TypeError, ValueError: dtypes, shapes, devices or rows do not fit.
+    """
+    for name, x, dtype in (
+        ("near", near, torch.bfloat16),
+        ("rest", rest, torch.int16),
+        ("rows", rows, torch.int64),
+        ("queries", queries, torch.float64),
+    ):
+        if x.dtype != dtype:
+            raise TypeError(f"{name} must be {dtype}, got {x.dtype}")
+        if x.dim() != 2:
+            raise ValueError(f"{name} must have 2 dimensions, got shape {tuple(x.shape)}")
+        _check_device(name, x, "near", near)
+    if rest.shape != near.shape or queries.shape != (len(rows), near.shape[1]):
+        raise ValueError(
+            f"rest must have the shape of near, {tuple(near.shape)}, and queries {(len(rows), near.shape[1])}, one for"
+            f" each row of rows; got {tuple(rest.shape)} and {tuple(queries.shape)}"
+        )
+    near, rest, rows, queries = (x.detach().contiguous() for x in (near, rest, rows, queries))
+    return _backend("gathered_products", impl)(near, rest, rows, queries)
 
 
 def ensemble_update(

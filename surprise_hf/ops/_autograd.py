@@ -186,6 +186,15 @@ def _topk_backward(ctx, grad, _):
     )
 
 
+def _search_fake(keys, queries, margin, scale, k, *, upper=None):
+    shape = (queries.shape[0], k)
+    return keys.new_empty(shape, dtype=ref.compute_dtype(keys.dtype)), keys.new_empty(shape, dtype=torch.int64)
+
+
+def _gathered_fake(near, rest, rows, queries):
+    return queries.new_empty(rows.shape)
+
+
 def _ensemble_update_fake(count, mean, scatter, batch, *, normalize=True, exact=False):
     return None
 
@@ -299,5 +308,7 @@ def register(namespace: str) -> None:
     ):
         library.register_fake(f"{namespace}::{name}", fake)
         library.register_autograd(f"{namespace}::{name}", backward, setup_context=setup)
+    library.register_fake(f"{namespace}::search_topk", _search_fake)
+    library.register_fake(f"{namespace}::gathered_products", _gathered_fake)
     library.register_fake(f"{namespace}::ensemble_update", _ensemble_update_fake)
     library.register_fake(f"{namespace}::weighted_focal_loss_backward", _focal_gradient_fake)

@@ -30,6 +30,9 @@ SCHEMAS = (
     " str output='score') -> Tensor",
     "surprise_topk(Tensor keys, Tensor queries, Tensor mean, Tensor std, int k, *, bool normalize=True,"
     " str output='score') -> (Tensor values, Tensor indices)",
+    "search_topk(Tensor keys, Tensor queries, Tensor margin, Tensor? scale, int k, *, float? upper=None)"
+    " -> (Tensor values, Tensor indices)",
+    "gathered_products(Tensor near, Tensor rest, Tensor rows, Tensor queries) -> Tensor",
     "ensemble_update(Tensor(a!) count, Tensor(b!) mean, Tensor(c!) scatter, Tensor batch, *,"
     " bool normalize=True, bool exact=False) -> ()",
     "ensemble_moments(Tensor mean, Tensor covariance, Tensor queries, *, bool normalize=True)"

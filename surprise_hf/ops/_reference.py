@@ -13,6 +13,11 @@ from torch import Tensor
 
 OUTPUTS = ("cosine", "z", "score", "log_tail")
 PROBABILITIES = ("softplus", "relu")
+SEARCH_PIECE = 1 << 18  # numbers widened at once by `search_topk`: 1 MiB stays in a core's cache
+SEARCH_TILE = 1 << 22  # its values held at once
+SEARCH_GROUP = 32  # of its values looked at by their maximum first
+SEARCH_SMALL = 1 << 16  # so few are searched for the largest directly
+GATHERED = 4096  # rows at once in `gathered_products`
 SHARPNESS = 20.0  # of softplus: the line p = cos above about 0.15, a tail e^(20 cos) / 20 below
 
 
@@ -123,6 +128,67 @@ def surprise_topk(
     # a stable sort puts the lower index first among equals, as the kernels do
     order = z.detach().argsort(dim=1, descending=True, stable=True)[:, :k]
     return from_z(psi.gather(1, order), z.gather(1, order), output), order
+
+
+def search_topk(
+    keys: Tensor, queries: Tensor, margin: Tensor, scale: Tensor | None, k: int, upper: float | None = None
+) -> tuple[Tensor, Tensor]:
+    # half precision in float32 and that in float64, whose products no GPU takes for TensorFloat's
+    wide = torch.float32 if keys.element_size() == 2 else torch.float64
+    piece = max(1, SEARCH_PIECE // max(keys.shape[1], 1)) if keys.device.type == "cpu" else len(keys)
+    factor = torch.ones((), dtype=wide, device=keys.device) if scale is None else scale.to(wide).unsqueeze(1)
+    shape = len(queries), k
+    best = keys.new_empty(shape, dtype=compute_dtype(keys.dtype))
+    rows = keys.new_empty(shape, dtype=torch.int64)
+    step = max(1, SEARCH_TILE // len(keys))
+    for first in range(0, len(queries), step):
+        some = slice(first, first + step)
+        right, offset = queries[some].to(wide).T, margin[some].to(wide)
+        values = torch.cat([part.to(wide) @ right for part in keys.split(piece)]).add_(offset).mul_(factor)
+        out = values.isnan()
+        if upper is not None:
+            out |= values - 2 * offset * factor > upper
+        best[some], rows[some] = _largest(values.masked_fill_(out, -math.inf), k)
+    return best, rows.masked_fill_(best == -math.inf, 0)
+
+
+def split_halves(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 as the nearest bfloat16 and what is missing: the bits are 2^16 times the former's and the latter."""
+    bits = rows.view(torch.int32)
+    near = (bits + 0x8000).bitwise_right_shift_(16).to(torch.int16)
+    return near.view(torch.bfloat16), bits.to(torch.int16)
+
+
+def join_halves(near: Tensor, rest: Tensor) -> Tensor:
+    """The float32 numbers that `split_halves` took apart."""
+    return near.view(torch.int16).to(torch.int32).bitwise_left_shift_(16).add_(rest).view(torch.float32)
+
+
+def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor) -> Tensor:
+    flat, out = rows.flatten(), []
+    for i in torch.arange(len(flat), device=flat.device).split(GATHERED):
+        row = flat[i]
+        wide = join_halves(near[row], rest[row]).to(torch.float64)  # -1 takes the last, which does not count
+        out.append((wide * queries[i // rows.shape[1]]).sum(dim=1).masked_fill_(row < 0, 0))
+    return torch.cat([queries.new_empty(0), *out]).view(rows.shape)
+
+
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest (b, k) of each column of (n, b), and their rows: in the k groups with the largest maxima.
+
+    A group's rows stand `groups` apart, so that maxima are taken of whole stretches of memory.
+    """
+    groups = len(values) // SEARCH_GROUP
+    if groups < 2 * k or values.numel() < SEARCH_SMALL:
+        return values.T.topk(k, dim=1)
+    maxima = values[: groups * SEARCH_GROUP].unflatten(0, (SEARCH_GROUP, groups)).amax(dim=0)
+    best = maxima.T.contiguous().topk(k, dim=1, sorted=False).indices
+    members = groups * torch.arange(SEARCH_GROUP, device=values.device)
+    index = (best.unsqueeze(2) + members).flatten(1)
+    rest = torch.arange(groups * SEARCH_GROUP, len(values), device=values.device)
+    index = torch.cat((index, rest.expand(len(index), -1)), dim=1)
+    found, at = values.T.gather(1, index).topk(k, dim=1)
+    return found, index.gather(1, at)
 
 
 def ensemble_update(
