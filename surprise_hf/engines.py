@@ -28,6 +28,7 @@ LISTED = 1 << 21  # rows listed at once for some queries, by each thread
 
 SLICE = 4096  # rows at once where each is worked on for itself
 NEAR = 2e-6  # of the lengths of two vectors: how far float32 may be from their product
+ADDITION = 2.0**-24  # the same for one number after another: what each addition may lose
 
 
 class Rows:
@@ -290,11 +291,13 @@ class ExactEngine:
 def _margin(queries: Tensor, rounded: Tensor, longest: float, lost: float) -> np.ndarray:
     """How far (b,) float64 the products of rounded queries and rows may be from those of what was rounded.
 
-    |q.r - q'.r'| <= |q| |r - r'| + |q - q'| |r'|, and what float32 loses.
+    |q.r - q'.r'| <= |q| |r - r'| + |q - q'| |r'|, and what float32 loses. Where rows are rounded, hardware may sum in
+    any order: that is little beside the rest.
     """
     wide = queries.cpu().numpy().astype(np.float64)
     gap = np.linalg.norm(wide - rounded.to("cpu", torch.float32).numpy(), axis=1)
-    return (lost + NEAR * longest) * np.linalg.norm(wide, axis=1) + (longest + lost) * gap
+    near = wide.shape[1] * ADDITION if lost else NEAR
+    return (lost + near * longest) * np.linalg.norm(wide, axis=1) + (longest + lost) * gap
 
 
 def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:

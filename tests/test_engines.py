@@ -11,6 +11,7 @@ import torch
 
 from surprise_hf import SurpriseIndex
 from surprise_hf.engines import ENGINES, Form, Rows, make_engine
+from surprise_hf.ops import _reference
 from tests.index_data import clouds, ids_of, z_matrix
 
 FAISS = [name for name in ENGINES if name != "exact"]
@@ -30,8 +31,7 @@ def test_no_row_that_is_left_out_exceeds_the_last_bound(
     allowed = torch.arange(documents) % 3 != 1
     k = min(k, documents)
     if engine == "uncompiled":
-        monkeypatch.setattr("surprise_hf.engines.build_info", lambda: {"implementation": "reference"})
-        monkeypatch.setattr("surprise_hf.engines.surprise_from_moments", None)
+        monkeypatch.setattr("surprise_hf.engines.OPS", _reference)
     for block in (10_000, 1100):
         monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * block)
         store = Rows(16)
@@ -160,13 +160,17 @@ def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows.longest == rows.lengths.max()
     pick = np.array([56, 0, 10, 9, 9, 33])
     for chosen in (pick, pick[1:2], pick[:0]):
-        vectors, lengths = rows.take(chosen)
-        assert np.array_equal(vectors, x[chosen].numpy())
-        assert lengths == pytest.approx(np.linalg.norm(x[chosen].double().numpy(), axis=1), abs=1e-12)
+        assert torch.equal(rows.take(chosen), x[chosen])
+    keys = np.eye(3)[:2]  # two queries, each with rows of several blocks
+    products, lengths = rows.products(pick.reshape(2, 3), keys)
+    assert np.array_equal(products, [x[[56, 0, 10], 0].double(), x[[9, 9, 33], 1].double()])
+    assert lengths == pytest.approx(x[pick].double().norm(dim=1).view(2, 3).numpy(), rel=1e-12)
     mask = torch.arange(57) % 3 != 0
     rows.keep(mask)
     assert torch.equal(rows.whole(), x[mask])
     assert len(rows.lengths) == len(rows) == 38
-    assert rows.take(np.array([30]))[1] == pytest.approx(float(x[mask][30].double().norm()), abs=1e-12)
+    one = rows.products(np.array([[30]]), keys[:1])
+    want = x[mask][30].double()
+    assert [float(part[0, 0]) for part in one] == pytest.approx([float(want[0]), float(want.norm())])
     rows.keep(torch.zeros(len(rows), dtype=torch.bool))
     assert rows.whole().shape == (0, 3)

@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -105,6 +106,40 @@ Array<T> unit_gradient(const std::string& name, const Array<T>& rows, T factor, 
   return out;
 }
 
+// Every value of rows [begin, end) above its query's bar, as kSearch offers it: (query, row, value). Keys and queries
+// hold numbers of `dtype`: bfloat16 as their bits, or T.
+template <class T>
+py::list search(const std::string& name, const py::array& keys, const py::array& queries, const Array<T>& margin,
+                const std::optional<Array<T>>& scale, const Array<T>& bar, int64_t begin, int64_t end) {
+  const Kernels<T>& k = table_of<T>(name);
+  const Dtype dtype = keys.itemsize() == 2 ? Dtype::kBFloat16 : sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
+  const int64_t n = keys.shape(0), m = queries.shape(0), d = keys.shape(1);
+  std::vector<T> packed(k.packed_size(m, d)), margins(k.padded(m)),
+      bars(k.padded(m), std::numeric_limits<T>::infinity());
+  std::copy_n(margin.data(), m, margins.begin());
+  std::copy_n(bar.data(), m, bars.begin());
+  k.pack_search({queries.data(), dtype, m, d, d, false}, 0, m, 0, 1, packed.data());
+  py::list found;
+  Product<T> job{{keys.data(), dtype, n, d, d, false}, packed.data(), m, Epilogue::kSearch};
+  job.scale = scale.has_value() ? scale->data() : nullptr;
+  job.margin = margins.data();
+  job.bar = bars.data();
+  job.found = &found;
+  job.offer = [](void* list, int64_t query, int64_t row, T value) {
+    static_cast<py::list*>(list)->append(py::make_tuple(query, row, value));
+  };
+  k.search(job, begin, end);
+  return found;
+}
+
+double halves_product(const std::string& name, const Array<uint16_t>& near, const Array<int16_t>& rest,
+                      const Array<double>& query) {
+  const HalvesRow row{near.data(), rest.data()};
+  for (const KernelSet* set : available())
+    if (name == set->name) return set->halves_product(row, row, query.data(), query.size());
+  throw py::value_error("no kernels named " + name + " on this processor");
+}
+
 }  // namespace
 
 void bind_cpu_kernels(py::module_& m) {
@@ -117,6 +152,9 @@ void bind_cpu_kernels(py::module_& m) {
   m.def("normal_cdf_vector_f64", &normal_cdf_vector<double>);
   m.def("tile_product_f32", &tile_product<float>);
   m.def("tile_product_f64", &tile_product<double>);
+  m.def("search_f32", &search<float>);
+  m.def("search_f64", &search<double>);
+  m.def("halves_product", &halves_product);
   m.def("focal_f32", &focal<float>);
   m.def("focal_f64", &focal<double>);
   m.def("columns_product_f32", &columns_product<float>);

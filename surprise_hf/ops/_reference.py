@@ -136,19 +136,19 @@ def search_topk(
     # half precision in float32 and that in float64, whose products no GPU takes for TensorFloat's
     wide = torch.float32 if keys.element_size() == 2 else torch.float64
     piece = max(1, SEARCH_PIECE // max(keys.shape[1], 1)) if keys.device.type == "cpu" else len(keys)
-    factor = torch.ones((), dtype=wide, device=keys.device) if scale is None else scale.to(wide).unsqueeze(1)
-    shape = len(queries), k
-    best = keys.new_empty(shape, dtype=compute_dtype(keys.dtype))
-    rows = keys.new_empty(shape, dtype=torch.int64)
+    factor = None if scale is None else scale.to(wide).unsqueeze(1)
+    best = keys.new_empty((len(queries), k), dtype=compute_dtype(keys.dtype))
+    rows = keys.new_empty(best.shape, dtype=torch.int64)
     step = max(1, SEARCH_TILE // len(keys))
     for first in range(0, len(queries), step):
         some = slice(first, first + step)
-        right, offset = queries[some].to(wide).T, margin[some].to(wide)
-        values = torch.cat([part.to(wide) @ right for part in keys.split(piece)]).add_(offset).mul_(factor)
-        out = values.isnan()
-        if upper is not None:
-            out |= values - 2 * offset * factor > upper
-        best[some], rows[some] = _largest(values.masked_fill_(out, -math.inf), k)
+        right, width = queries[some].to(wide).T, margin[some].to(wide)
+        values = torch.cat([part.to(wide) @ right + width for part in keys.split(piece)])
+        if factor is not None:
+            values.mul_(factor)
+        if upper is not None and upper < math.inf:
+            values.masked_fill_(values - 2 * width * (1 if factor is None else factor) > upper, -math.inf)
+        best[some], rows[some] = _largest(values.nan_to_num_(-math.inf, math.inf, -math.inf), k)
     return best, rows.masked_fill_(best == -math.inf, 0)
 
 
@@ -165,12 +165,15 @@ def join_halves(near: Tensor, rest: Tensor) -> Tensor:
 
 
 def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor) -> Tensor:
-    flat, out = rows.flatten(), []
-    for i in torch.arange(len(flat), device=flat.device).split(GATHERED):
-        row = flat[i]
-        wide = join_halves(near[row], rest[row]).to(torch.float64)  # -1 takes the last, which does not count
-        out.append((wide * queries[i // rows.shape[1]]).sum(dim=1).masked_fill_(row < 0, 0))
-    return torch.cat([queries.new_empty(0), *out]).view(rows.shape)
+    out = queries.new_empty(rows.shape)
+    width = min(GATHERED, max(rows.shape[1], 1))
+    for top in range(0, len(rows), GATHERED // width):
+        for left in range(0, rows.shape[1], width):
+            here = slice(top, top + GATHERED // width), slice(left, left + width)
+            part = rows[here]
+            wide = join_halves(near[part], rest[part]).to(torch.float64)  # -1 takes the last, which does not count
+            out[here] = (wide @ queries[here[0]].unsqueeze(2)).squeeze(2).masked_fill_(part < 0, 0)
+    return out
 
 
 def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from surprise_hf import ops
 
 from .focal import case, focal
 
@@ -68,6 +71,63 @@ def test_tile_product(bodies, type_name, n, m, d, normalize, seed, data):
         np.testing.assert_allclose(got[begin:end], want[begin:end], rtol=0, atol=4 * eps * scale)
         assert np.isnan(got[:begin]).all()
         assert np.isnan(got[end:]).all()
+
+
+@pytest.mark.parametrize("type_name", ["bf16", *TYPES])
+@given(
+    n=st.integers(1, 210),
+    m=st.integers(1, 110),
+    d=st.integers(1, 14).map(lambda x: 32 * x) | st.integers(1, 420),
+    scaled=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+@EXAMPLES
+def test_search_offers_what_is_above_the_bar(bodies, type_name, n, m, d, scaled, seed, data):
+    """Those rows and no others, whatever lies behind the last; bfloat16 whole steps wide has a form of its own."""
+    dtype, eps = TYPES.get(type_name, (np.float32, 2.0**-24 * d))
+    random = np.random.default_rng(seed)
+    keys, queries = random.standard_normal((n, d)).astype(dtype), random.standard_normal((m, d)).astype(dtype)
+    passed = keys, queries
+    if type_name == "bf16":
+        passed = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in passed]
+        keys, queries = ((x.astype(np.uint32) << 16).view(np.float32) for x in passed)
+    margin = random.random(m).astype(dtype)
+    scale = random.random(n).astype(dtype) + dtype(0.5) if scaled else None
+    begin = data.draw(st.integers(0, n - 1))
+    end = data.draw(st.integers(begin + 1, n))
+    want = (queries.astype(np.float64) @ keys.astype(np.float64).T + margin[:, None]) * (
+        1.0 if scale is None else scale
+    )
+    bar = np.quantile(want, 0.9, axis=1).astype(dtype)
+    wide = 6 * eps * 1.5 * np.linalg.norm(keys, axis=1).max() * np.linalg.norm(queries, axis=1).max()
+    for features in bodies.cpu_sets():
+        offered = getattr(bodies, f"search_{'f64' if dtype is np.float64 else 'f32'}")(
+            features, *passed, margin, scale, bar, begin, end
+        )
+        got = np.full(want.shape, -np.inf)
+        for query, row, value in offered:
+            assert got[query, row] == -np.inf
+            got[query, row] = value
+        assert (got[:, :begin] == -np.inf).all()
+        assert (got[:, end:] == -np.inf).all()
+        here, there = want[:, begin:end], got[:, begin:end] > -np.inf
+        assert there[here > bar[:, None] + wide].all()
+        assert not there[here < bar[:, None] - wide].any()
+        np.testing.assert_allclose(got[:, begin:end][there], here[there], rtol=0, atol=wide)
+
+
+@given(d=st.integers(1, 420), seed=st.integers(0, 2**32 - 1))
+@EXAMPLES
+def test_halves_product(bodies, d, seed):
+    random = np.random.default_rng(seed)
+    row = (random.standard_normal(d) * 10.0 ** random.integers(-30, 30)).astype(np.float32)
+    near, rest = (x.view(torch.int16).numpy() for x in ops.split_halves(torch.from_numpy(row)))
+    query = random.standard_normal(d)
+    want = row.astype(np.float64) @ query
+    for features in bodies.cpu_sets():
+        got = bodies.halves_product(features, near.view(np.uint16), rest, query)
+        assert abs(got - want) <= 1e-15 * np.abs(row * query).sum()
 
 
 @pytest.mark.parametrize("type_name", TYPES)

@@ -16,7 +16,9 @@ def pair(shape, dtype):
 
 def test_the_kernels_answer():
     assert ops.build_info()["cuda_library"] is not None
-    for name in (schema.split("(")[0] for schema in _loader.SCHEMAS if "ensemble_moments" not in schema):
+    for name in (schema.split("(")[0] for schema in _loader.SCHEMAS):
+        if name in ("ensemble_moments", "search_topk", "gathered_products"):  # the reference answers
+            continue
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"surprise_hf::{name}", "CUDA")
 
 

@@ -18,9 +18,13 @@ NAMES = (
     "cosine_moments",
     "surprise_from_moments",
     "surprise_topk",
+    "search_topk",
+    "gathered_products",
     "ensemble_update",
     "ensemble_moments",
 )
+WITHOUT_GRADIENT = ("search_topk", "gathered_products", "ensemble_update")
+WITHOUT_OUTPUT = ("cosine_moments", *WITHOUT_GRADIENT, "ensemble_moments")
 
 
 def call(name, keys, queries, mean, std, **options):
@@ -52,8 +56,8 @@ def test_both_schema_lists_are_equal():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_opcheck(name, dtype, device):
-    keys = KEYS.to(device, dtype, copy=True).requires_grad_(name != "ensemble_update")
-    queries = QUERIES.to(device, dtype, copy=True).requires_grad_()
+    keys = KEYS.to(device, dtype, copy=True).requires_grad_(name not in WITHOUT_GRADIENT)
+    queries = QUERIES.to(device, dtype, copy=True).requires_grad_(name not in WITHOUT_GRADIENT)
     d = keys.shape[1]
     state = [x.double().to(device) for x in (torch.tensor(3.0), torch.zeros(d), torch.eye(d))]
     moments = MEAN.to(device), STD.to(device)
@@ -62,10 +66,22 @@ def test_opcheck(name, dtype, device):
         "cosine_moments": (keys, queries),
         "surprise_from_moments": (keys, queries, *moments),
         "surprise_topk": (keys, queries, *moments, 3),
+        "search_topk": (
+            keys,
+            queries,
+            MEAN.to(device),
+            torch.ones(12, dtype=ops.compute_dtype(dtype), device=device),
+            3,
+        ),
+        "gathered_products": (
+            *ops.split_halves(keys.float()),
+            torch.arange(10, device=device).view(5, 2),
+            queries.double(),
+        ),
         "ensemble_update": (*state, keys),
         "ensemble_moments": (state[1], state[2], queries),
     }[name]
-    options = {} if name in ("cosine_moments", "ensemble_update", "ensemble_moments") else {"output": "z"}
+    options = {} if name in WITHOUT_OUTPUT else {"output": "z"}
     tight = dtype == torch.float64
     torch.library.opcheck(
         getattr(torch.ops.surprise_hf, name),
