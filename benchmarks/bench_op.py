@@ -1,8 +1,10 @@
 """Times the op against what people would run instead: `make bench`, or python benchmarks/bench_op.py --quick.
 
-One process, all sides interleaved round by round, median and the middle half of the rounds (25 % to 75 %). A row of the
-CSV is one shape: times in milliseconds, then the ratios of the issue's targets. Look at the load printed first: another
-busy process on the same cores ruins every number.
+One process, all sides interleaved round by round, median and the middle half of the rounds (25 % to 75 %). Each side is
+called twice in a row and timed the second time, and the sides change places: after a side with large intermediates, as
+the eager formula, the keys have left the cache, and whoever came next would pay for that. A row of the CSV is one
+shape: times in milliseconds, then the ratios of the issue's targets. Look at the load printed first: another busy
+process on the same cores ruins every number.
 """
 
 from __future__ import annotations
@@ -120,12 +122,12 @@ def overhead_sides() -> dict[str, Callable[[], object]]:
 def measure(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float, float]]:
     """Median, 25 % and 75 % in milliseconds of each side, rounds interleaved."""
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for call in sides.values():
-        call()
-    for _ in range(rounds):
-        for name, call in sides.items():
+    names = list(sides)
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            sides[name]()
             start = time.perf_counter()
-            call()
+            sides[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
     result = {}
     for name, values in times.items():
