@@ -30,7 +30,6 @@ from ._loader import OPS, build_info
 from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, join_halves, sigma_floor, split_halves, unit_rows
 
 __all__ = [
-    "OPS",
     "OUTPUTS",
     "PROBABILITIES",
     "build_info",
