@@ -211,7 +211,7 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> Tensor:
     with torch.enable_grad():
         search.step(loss)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
-    there = (positive.any(dim=0)).to(rows.device).unsqueeze(1)
+    there = positive.any(dim=0).to(rows.device).unsqueeze(1)
     return torch.where(there, middle + length * unit_rows(w.detach()), names)
 
 

@@ -47,8 +47,13 @@ from surprise_hf.plots import CURVE, INK, SECOND
 
 KS, RUNS = (3, 6, 9, 12, 15, 18, 21), 10  # the paper's
 WORKER = Path(__file__).with_name("few_shot_worker.py")
-PAPER_LOSS = {"probability": "relu", "balanced": False, "dropout": True, "train_word_embeddings": True}
-PAPER_LOSS["bf16_on_cpu"] = False
+PAPER_LOSS = {
+    "probability": "relu",
+    "balanced": False,
+    "dropout": True,
+    "train_word_embeddings": True,
+    "bf16_on_cpu": False,
+}
 COLOURS = {"setfit": INK, "cosine": SECOND, "surprise": CURVE}
 
 
