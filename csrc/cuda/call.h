@@ -144,4 +144,14 @@ Tensor prepare(const Call& c) {
   return both;
 }
 
+// Products of the rows of a call, or their cosines.
+template <class T>
+Tensor product(const Call& c) {
+  const Tensor out = c.empty({c.n, c.m}, ScalarType::Float), prepared = prepare<T>(c);
+  ProductArgs<T> args = product_args<T>(c);
+  args.scale = view<float>(prepared), args.out = data<float>(out);
+  if (c.n > 0 && c.m > 0) launch_product(args, c.stream);
+  return out;
+}
+
 }  // namespace surprise_hf

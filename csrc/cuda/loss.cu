@@ -23,16 +23,6 @@ ScalarType common_type(const Tensor& keys, const Tensor& queries) {
 
 Tensor as(const Tensor& x, ScalarType type) { return x.scalar_type() == type ? x : torch::stable::to(x, type); }
 
-// Products of the rows of a call, or their cosines.
-template <class T>
-Tensor product(const Call& c) {
-  const Tensor out = c.empty({c.n, c.m}, ScalarType::Float), prepared = prepare<T>(c);
-  ProductArgs<T> args = product_args<T>(c);
-  args.scale = view<float>(prepared), args.out = data<float>(out);
-  if (c.n > 0 && c.m > 0) launch_product(args, c.stream);
-  return out;
-}
-
 // Calls f with a value of the compute type.
 template <class F>
 auto by_compute_type(ScalarType type, F f) {

@@ -76,11 +76,7 @@ void score_in_place(const Call& c, const Tensor& psi, const Tensor& columns, Out
       SweepArgs<T>{data<T>(psi), c.n, c.m, static_cast<int>(rows), view<Column<T>>(columns), output, nullptr});
 }
 
-// --- the product, float64
-// ----------------------------------------------------------------------------------------------
-
-// --- the product, fused
-// --------------------------------------------------------------------------------------------------
+// --- moments ---------------------------------------------------------------------------------------------------------
 
 // Moments of every query over the keys; the cosines too where `psi` is a matrix.
 template <class T>
@@ -226,18 +222,14 @@ void merge_batch(Stream stream, const Tensor& count, const Tensor& mean, const T
   launch<CentreBody>(ceil_div(dim, kTransposeTile) * ceil_div(padded, kTransposeTile),
                      kTransposeTile * (kTransposeTile + 1) * sizeof(C), stream,
                      CentreArgs<C>{view<C>(unit), view<double>(sum), rows, dim, padded, data<C>(centred)});
-  Tensor product;
+  Tensor products;
   if constexpr (sizeof(C) == 8) {
-    product = mm(centred, torch::stable::transpose(centred, 0, 1));
+    products = mm(centred, torch::stable::transpose(centred, 0, 1));
   } else {
     // not the library's float32 product: it may be set to tf32, which is too coarse here
-    const Call c(centred, centred, false);
-    product = c.empty({dim, dim}, type);
-    ProductArgs<float> args = product_args<float>(c);
-    args.out = data<float>(product);
-    launch_product(args, stream);
+    products = product<float>(Call(centred, centred, false));
   }
-  const MergeArgs<C> merge{view<C>(product),    view<double>(sum),  static_cast<double>(rows), dim,
+  const MergeArgs<C> merge{view<C>(products),   view<double>(sum),  static_cast<double>(rows), dim,
                            data<double>(count), data<double>(mean), data<double>(scatter)};
   launch<MergeScatterBody>(ceil_div(dim * dim, kThreads), 0, stream, merge);
   launch<MergeMeanBody>(1, 0, stream, merge);

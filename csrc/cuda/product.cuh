@@ -142,7 +142,7 @@ struct ProductArgs {
   bool aligned;              // rows start at multiples of 16 bytes
   bool normalize;            // cosines, not dot products
   int tiles_per_block;       // row tiles a block takes, one after another
-  const float* scale;        // (m) unit factors of the queries; null: 1
+  const float* scale;        // (m) factors of the queries
   const float* shift;        // (m) shifts of the moment sums
   Sums* partial;             // (row blocks, m) or null: no moments wanted
   const double *mean, *std;  // (m) known moments; null: `out` takes cosines
@@ -331,7 +331,7 @@ struct Product {
   SHF_BLOCK void scale_keys(int64_t first_row, int rows) {
     const int row = block.thread();
     const float sum = row < rows ? static_cast<float>(key_scale[row]) : 1.0f;
-    float factor = args.normalize ? unit_scale(static_cast<double>(sum)) : one_unless_nan(sum);
+    float factor = args.normalize ? unit_scale(static_cast<double>(sum)) : plain_scale(static_cast<double>(sum));
     const uint32_t doubtful = block.ballot(args.normalize && !(sum >= 1e-30f && sum <= 1e30f));
     for (int i = 0; i < kWarpSize && doubtful >> i != 0; ++i) {
       if ((doubtful >> i & 1) == 0) continue;
@@ -352,7 +352,7 @@ struct Product {
     const Strip strip(block.thread(), block.threads(), cols);
     const int64_t q = first_col + strip.col;
     const bool scored = args.mean != nullptr && args.output != Output::kCosine;
-    const float scale = args.scale != nullptr ? args.scale[q] : 1.0f;
+    const float scale = args.scale[q];
     const double shift = args.partial != nullptr ? args.shift[q] : 0.0f;
     const Column<float> column = scored ? make_column<float>(args.mean[q], args.std[q]) : Column<float>{};
     Sums sums{0, 0};
@@ -372,7 +372,8 @@ struct Product {
           const float unit = key_scale[r];
           float psi = rounded_product(tile[r * S::kTileStride + strip.col] * unit, scale);
           if (unit < 0 || scale < 0)
-            psi = exact_cosine(args.keys + (first_row + r) * args.dim, args.queries + q * args.dim, args.dim);
+            psi = exact_cosine(args.keys + (first_row + r) * args.dim, args.queries + q * args.dim, args.dim,
+                               args.normalize);
           if (args.partial != nullptr) sums.add(static_cast<double>(psi) - shift);
           if (args.out != nullptr) out[r * args.m] = scored ? from_z(psi, standardize(psi, column), args.output) : psi;
         }

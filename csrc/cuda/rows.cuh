@@ -30,19 +30,24 @@ SHF_BLOCK float unit_scale(double square_sum) {
   return square_sum < HUGE_VAL ? -1.0f : static_cast<float>(square_sum - square_sum);  // NaN for inf and NaN
 }
 
-// The factor of a row taken as it is: 1, or NaN if its squares say so.
-SHF_BLOCK float one_unless_nan(double square_sum) { return square_sum == square_sum ? 1.0f : HUGE_VALF - HUGE_VALF; }
+// The same of a row taken as it is: 1. Negative where it holds an infinity, or a number that may become one when it is
+// rounded to tf32.
+SHF_BLOCK float plain_scale(double square_sum) {
+  if (square_sum <= 1e30) return 1.0f;
+  return square_sum == square_sum ? -1.0f : HUGE_VALF - HUGE_VALF;
+}
 
 template <class T>
 #if defined(__CUDACC__)
 __device__ __noinline__
 #endif
-    float exact_cosine(const T* x, const T* y, int64_t dim) {
+    float exact_cosine(const T* x, const T* y, int64_t dim, bool normalize) {
   double xy = 0, xx = 0, yy = 0;
   for (int64_t i = 0; i < dim; ++i) {
     const double a = widen(x[i]), b = widen(y[i]);
     xy += a * b, xx += a * a, yy += b * b;
   }
+  if (!normalize) return static_cast<float>(xy);
   return xx == 0 || yy == 0 ? 0.0f : static_cast<float>(xy / (sqrt(xx) * sqrt(yy)));
 }
 
@@ -74,7 +79,7 @@ SHF_BLOCK void prepare_body(Block& block, const PrepareArgs<T>& args) {
     args.scale[q] = unit_scale(query_sum);
     args.shift[q] = dot == 0 ? 0.0f : static_cast<float>(dot / (sqrt(query_sum) * sqrt(key_sum)));
   } else {
-    args.scale[q] = one_unless_nan(query_sum);
+    args.scale[q] = plain_scale(query_sum);
     args.shift[q] = static_cast<float>(dot);
   }
 }

@@ -38,8 +38,24 @@ def op():
     return torch.ops.surprise_hf_host
 
 
+# The NaN of a GPU's arithmetic, on whose bits a careless carry runs into the sign
+GPU_NAN = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32).item()
+
+
 def exact(x):
     return x.double()
+
+
+def odd_rows(n, d, dtype):
+    """Rows with infinities and NaN, zeros, and numbers that round to infinity in fewer bits."""
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(7)).to(dtype)
+    x[1] = 0
+    x[2, 3] = math.inf
+    x[3, 7] = -math.inf
+    x[4, 3], x[4, 7] = math.inf, -math.inf
+    x[5, 20] = math.nan
+    x[6, 5] = torch.finfo(dtype).max if dtype != torch.float64 else 1.0
+    return x
 
 
 def eps(dtype, d):
@@ -167,6 +183,27 @@ def test_nan_rows_stay_in_their_row(op):
     values, indices = op.surprise_topk(keys, queries, mean, std, 3)
     assert values[bad].isnan().all()
     assert ((indices >= 0) & (indices < 12)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_infinities_count_by_their_signs_without_normalising(op, dtype):
+    keys, queries = odd_rows(10, 33, dtype), odd_rows(9, 33, dtype).flip(0)
+    got, mean, _ = op.cosine_surprise(keys, queries, normalize=False, output="cosine")
+    want = (exact(keys)[:, None] * exact(queries)).sum(2).to(got.dtype)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4, equal_nan=True)
+    assert torch.equal(mean.isfinite(), want.isfinite().all(0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bad", [math.inf, GPU_NAN], ids=str)
+def test_ensemble_update_does_not_hide_what_is_not_finite(op, bad, dtype):
+    batch = rows(40, 5, dtype, 6)
+    batch[7, 2] = bad
+    state = [torch.zeros(s, dtype=torch.float64) for s in ((), (5,), (5, 5))]
+    op.ensemble_update(*state, batch, normalize=False)
+    assert not state[2][2].isfinite().any()
+    assert not state[2][:, 2].isfinite().any()
+    assert state[2][0, [0, 1, 3, 4]].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

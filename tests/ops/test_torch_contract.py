@@ -111,7 +111,8 @@ def test_gradients(name, output, normalize, device):
 
         inputs = (KEYS, QUERIES) if name == "cosine_surprise" else (KEYS, QUERIES, MEAN, STD)
     inputs = tuple(x.to(device, copy=True).requires_grad_() for x in inputs)
-    assert torch.autograd.gradcheck(function, inputs)
+    # surprise_topk's gradient adds rows in any order on a GPU, as torch's index_add does
+    assert torch.autograd.gradcheck(function, inputs, nondet_tol=0.0 if device == "cpu" else 1e-12)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
