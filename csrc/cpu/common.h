@@ -19,7 +19,8 @@
 namespace surprise_hf::cpu {
 
 constexpr int64_t kMaxParts = 64;
-constexpr int64_t kPackedBytes = 8 << 20;
+// Of a block of queries: 8 MiB packed, and as much for the parts' sums of rows of few columns.
+constexpr int64_t kPackedBytes = 8 << 20, kBlockQueries = 1 << 13;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kSerialWork = 1 << 17;
 
@@ -147,7 +148,7 @@ template <class T, class F>
 void for_query_blocks(const Rows& queries, const F& f, decltype(Kernels<T>::pack) pack = table<T>().pack) {
   const Kernels<T>& k = table<T>();
   const int64_t row_bytes = std::max<int64_t>(1, queries.d) * sizeof(T);
-  const int64_t most = k.block_queries(kPackedBytes / row_bytes);
+  const int64_t most = k.block_queries(std::min(kPackedBytes / row_bytes, kBlockQueries));
   const int64_t block = std::min(most, queries.n);
   if (block == 0) return;
   AlignedBuffer<T> packed(k.packed_size(block, queries.d));

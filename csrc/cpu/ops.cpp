@@ -300,20 +300,22 @@ void ensemble_update(const Tensor& count, const Tensor& mean, const Tensor& scat
                      bool normalize, bool exact) {
   Tensor keep;
   const Rows rows = rows_of(batch, "batch", normalize, keep);
-  const auto check = [&](const Tensor& x, const char* name, int64_t elements) {
-    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double && x.numel() == elements && x.is_contiguous(), name,
-                    " must be contiguous float64 with ", elements, " elements");
-    return static_cast<double*>(x.mutable_data_ptr());
+  const auto dense = [](const Tensor& x, const char* name, int64_t elements) {
+    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Double && x.numel() == elements, name, " must be float64 with ",
+                    elements, " elements");
+    return torch::stable::contiguous(x);
   };
-  double* n = check(count, "count", 1);
-  double* mu = check(mean, "mean", rows.d);
-  double* s = check(scatter, "scatter", rows.d * rows.d);
+  const Tensor n = dense(count, "count", 1), mu = dense(mean, "mean", rows.d);
+  const Tensor s = dense(scatter, "scatter", rows.d * rows.d);
   if (rows.n == 0) return;
   if (exact || rows.dtype == Dtype::kDouble) {
-    update_pass<double>(rows, *n, mu, s);
+    update_pass<double>(rows, *data<double>(n), data<double>(mu), data<double>(s));
   } else {
-    update_pass<float>(rows, *n, mu, s);
+    update_pass<float>(rows, *data<double>(n), data<double>(mu), data<double>(s));
   }
+  Tensor mean_out = mean, scatter_out = scatter;
+  if (!mean.is_contiguous()) torch::stable::copy_(mean_out, mu);
+  if (!scatter.is_contiguous()) torch::stable::copy_(scatter_out, s);
 }
 
 std::tuple<Tensor, Tensor> ensemble_moments(const Tensor& mean, const Tensor& covariance, const Tensor& queries,

@@ -56,6 +56,20 @@ def test_rows_that_are_no_numbers_are_left_out(device):
 
 
 @devices
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [5, 37, 70])
+def test_rows_that_share_memory(n, dtype, device):
+    flat, query = (rows(1, size, dtype, 3, device)[0] for size in (n + 63, 64))
+    for keys in (flat.unfold(0, 64, 1), flat[:64].expand(n, 64)):
+        for m in (1, 5, 40):
+            found, want = (
+                ops.search_topk(x, query.expand(m, 64), torch.zeros(m, device=device), None, 3)
+                for x in (keys, keys.clone(memory_format=torch.contiguous_format))
+            )
+            assert torch.equal(found[0], want[0])
+
+
+@devices
 def test_of_equal_rows_none_comes_twice(device):
     keys, query = torch.ones(5000, 32, device=device), torch.ones(1, 32, device=device)
     for dtype in DTYPES:

@@ -154,6 +154,20 @@ def test_ensemble_update_of_columns_of_any_size(shape, offset, exact):
     assert torch.equal(again[2], state[2])
 
 
+@devices
+def test_ensemble_update_of_a_state_in_any_layout(device):
+    batch = rows(70, 20, torch.float32, 6, device)
+    wide = torch.zeros(20, 40, dtype=torch.float64, device=device)
+    state = torch.zeros((), dtype=torch.float64, device=device), wide[:, 1], wide[:, ::2].T
+    plain = [x.clone(memory_format=torch.contiguous_format) for x in state]
+    for _ in range(2):
+        ops.ensemble_update(*state, batch)
+        ops.ensemble_update(*plain, batch)
+    assert plain[0].item() == 140
+    for got, want in zip(state, plain, strict=True):
+        assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("exact", [False, True])
 def test_ensemble_update_does_not_hide_what_is_not_finite(exact, bad):
@@ -221,6 +235,11 @@ def test_layouts_do_not_matter(m, dtype, device):
 
     for view in (transposed, strided, padded, shifted):
         for got, expected in zip(ops.cosine_surprise(view(keys), view(queries)), want, strict=True):
+            assert torch.equal(got, expected)
+    for view in (lambda x: x.reshape(-1)[: len(x) + 39].unfold(0, 40, 1), lambda x: x[:1].expand(len(x), -1)):
+        overlapping = view(keys), view(queries)
+        want = ops.cosine_surprise(*(x.clone(memory_format=torch.contiguous_format) for x in overlapping))
+        for got, expected in zip(ops.cosine_surprise(*overlapping), want, strict=True):
             assert torch.equal(got, expected)
 
 
@@ -381,8 +400,9 @@ def test_same_bits_from_run_to_run_and_for_every_row_order(device, shape, dtype)
         assert torch.equal(ops.surprise_from_moments(keys[order], queries, mean, std), scores[order])
 
 
-def test_more_queries_than_fit_in_one_packed_block():
-    keys, queries = rows(50, 512, torch.float32, 1), rows(9_000, 512, torch.float32, 2)
+@pytest.mark.parametrize(("m", "d"), [(9_000, 512), (20_000, 4)])
+def test_more_queries_than_fit_in_one_packed_block(m, d):
+    keys, queries = rows(50, d, torch.float32, 1), rows(m, d, torch.float32, 2)
     got, mean, std = ops.cosine_surprise(keys, queries, output="z")
     wide = exact_pair(keys, queries)
     want, want_mean, _ = ops.cosine_surprise(*wide, output="z", impl="reference")
