@@ -78,6 +78,7 @@ struct Shape {
   static constexpr int kShared = (kPipelineBytes > kTileBytes ? kPipelineBytes : kTileBytes) + kRows * 4;
   static_assert(kThreads >= kRows && kThreads >= kCols, "each row and each column needs a thread of its own");
   static_assert(kThreads * sizeof(Sums) <= kPipelineBytes, "moment sums reuse the pipeline's memory");
+  static_assert(kShared <= 99 << 10, "more than 8.6, 8.9 and 12.x give a block");
 };
 
 constexpr int kProductRows = 128;  // keys of a tile, in every shape

@@ -337,7 +337,9 @@ def test_rows_that_are_infinite_nan_huge_or_tiny(dtype, copies, normalize, devic
     finite = want.isfinite()
     size = (k.norm(dim=1)[:, None] * q.norm(dim=1))[finite]
     rounding = 1e-14 if dtype == torch.float64 else 1e-6 if device == "cpu" else tolerance(device, dtype, 65)
-    assert ((got - want)[finite].abs() <= rounding * size + torch.finfo(got.dtype).tiny * 1e-30 + 1e-44).all()
+    # a tensor core need not keep what is smaller than the smallest normal number
+    least = 1e-44 if device == "cpu" else 100 * torch.finfo(torch.float32).tiny
+    assert ((got - want)[finite].abs() <= rounding * size + least).all()
 
 
 def test_the_far_tail():
