@@ -126,6 +126,15 @@ def check_folder(out: str | None) -> None:
         raise IsADirectoryError(f"{out} is a folder")
 
 
+def check_plot(out: str | None, layout: str = "pca") -> None:
+    """Refuse a picture that could not be drawn or written."""
+    check_folder(out)
+    if out is not None:
+        from .plots import check_picture
+
+        check_picture(out, layout)
+
+
 def check_free(names: Sequence[str], rows: Any) -> None:
     """Refuse new columns whose names are taken."""
     taken = [name for name in names if name in rows.column_names]
@@ -172,6 +181,13 @@ def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     logging.set_verbosity_error()
+    if args.device is not None:
+        import torch
+
+        try:
+            torch.empty(0, device=args.device)
+        except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+            raise UsageError(f"--device {args.device} can't be used: {str(error).splitlines()[0]}") from error
     from .model import SurpriseModel
     from .pipeline import SurpriseZeroShotPipeline
 

@@ -17,6 +17,7 @@ from .arguments import (
     add_model,
     add_template,
     check_folder,
+    check_plot,
     input_format,
     labels_or_none,
     load_pipeline,
@@ -58,11 +59,7 @@ def compare(args: argparse.Namespace) -> None:
     """Try the methods on the labelled documents of a table."""
     fmt = input_format(args)
     check_folder(args.out)
-    check_folder(args.plot)
-    if args.plot:
-        from .plots import check_picture
-
-        check_picture(args.plot)
+    check_plot(args.plot)
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
     from .few_shot import as_matrix, read_targets
@@ -71,9 +68,10 @@ def compare(args: argparse.Namespace) -> None:
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
         tables.check_column(source.rows, args.input, args.label_column)
         texts, column = source.rows[args.text_column], source.rows[args.label_column]
+        feature = source.rows.features[args.label_column]
         kept = [i for i, text in enumerate(texts) if not is_blank(text)]
         texts, column = [texts[i] for i in kept], [column[i] for i in kept]
-    labels, targets = read_targets(column, labels_or_none(args))
+    labels, targets = read_targets(column, labels_or_none(args), feature)
     positive = as_matrix(targets, len(labels))
     from . import comparison
 
@@ -85,9 +83,13 @@ def compare(args: argparse.Namespace) -> None:
     found = comparison.predictions(
         model, texts, labels, positive, template=template, shots=args.shots, seed=args.seed, batch_size=args.batch_size
     )
-    for result in comparison.comparisons(found, labels, positive[tested]):
-        _write(args, result)  # SetFit takes minutes: what is known is kept
-    _show(result)
+    result = None
+    try:
+        for result in comparison.comparisons(found, labels, positive[tested]):
+            _write(args, result)
+    finally:
+        if result is not None:  # SetFit takes minutes and may fail: what is known by then is kept and shown
+            _show(result)
 
 
 def _write(args: argparse.Namespace, result: Comparison) -> None:

@@ -17,6 +17,7 @@ from .arguments import (
     add_input,
     add_model,
     check_folder,
+    check_plot,
     labels_or_none,
     load_pipeline,
     opened,
@@ -160,11 +161,7 @@ def cluster(args: argparse.Namespace) -> None:
     """Cluster the documents of a table."""
     out_fmt = _shown_format(args)
     check_folder(args.out)
-    check_folder(args.plot)
-    if args.plot:
-        from .plots import check_picture
-
-        check_picture(args.plot, args.layout)
+    check_plot(args.plot, args.layout)
     labels = labels_or_none(args)
     candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]

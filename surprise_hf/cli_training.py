@@ -30,6 +30,7 @@ from .arguments import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from .inputs import Label
     from .model import SurpriseModel
     from .trainer import SurpriseTrainer
 
@@ -39,6 +40,8 @@ Make a model that labels documents of the kind of a table's, from those of them 
 The encoder is trained for some epochs on a few documents for each label (3 to 50 serve), and the model is saved with
 its labels and an ensemble: `classify --model OUT` needs nothing more. With --epochs 0 nothing is trained: each label
 is put between its name and its examples, which takes seconds. Documents without a label take part as foreign to all.
+
+Interrupted after its first epoch, it saves the model as far as it was trained.
 """
 
 EPILOG = """\
@@ -84,8 +87,9 @@ def train(args: argparse.Namespace) -> None:
         documents = None
         if args.documents is not None:
             documents = _read(stack, args, args.documents, tables.format_of(args.documents), False)[args.text_column]
+        labels = _labels(args, rows, test)
         started = time.perf_counter()
-        model = (_train if args.epochs else _fit)(args, rows, test, documents)
+        model = (_train if args.epochs else _fit)(args, rows, labels, test, documents)
     assert model.ensemble is not None
     assert model.candidate_labels is not None
     say(
@@ -103,7 +107,24 @@ def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None
     return rows
 
 
-def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
+def _labels(args: argparse.Namespace, rows: Dataset, test: Dataset | None) -> list[Label]:
+    """The label set. Refuses labels that are not in it: in the test set, too, before anything is trained."""
+    from .few_shot import read_targets
+
+    labels = labels_or_none(args)
+    for path, table in ((args.input, rows), (args.test, test)):
+        if table is not None:
+            try:
+                labels, _ = read_targets(table[args.label_column], labels, table.features[args.label_column])
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+    assert labels is not None
+    return labels
+
+
+def _train(
+    args: argparse.Namespace, rows: Dataset, labels: list[Label], test: Dataset | None, documents: Any
+) -> SurpriseModel:
     from transformers import PrinterCallback
 
     from .trainer import SurpriseTrainer, SurpriseTrainingArguments
@@ -121,19 +142,30 @@ def _train(args: argparse.Namespace, rows: Dataset, test: Dataset | None, docume
             pipe.model,
             options,
             rows,
-            labels=labels_or_none(args),
+            labels=labels,
             hypothesis_template=args.template,
             ensemble=documents,
         )
         trainer.remove_callback(PrinterCallback)  # it writes to standard output
-        trainer.train()
-        seen = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
-        say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
-        if test is not None:
-            _show(trainer.evaluate(test))
-    trainer.model.save_pretrained(args.out)
-    _draw(trainer, Path(args.out, "training.png"))
+        try:
+            trainer.train()
+            seen = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
+            say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
+            if test is not None:
+                _show(trainer.evaluate(test))
+        except (KeyboardInterrupt, RuntimeError):  # the latter where memory is short
+            if (trainer.state.epoch or 0) >= 1:
+                say(f"stopped after {trainer.state.epoch:.1f} epochs: saving the model as it is")
+                _save(trainer, args.out)
+                args.hint = f"{args.out} holds the model as far as it was trained"
+            raise
+        _save(trainer, args.out)
     return trainer.model
+
+
+def _save(trainer: SurpriseTrainer, out: str) -> None:
+    trainer.save_model(out)
+    _draw(trainer, Path(out, "training.png"))
 
 
 def _draw(trainer: SurpriseTrainer, path: Path) -> None:
@@ -145,19 +177,21 @@ def _draw(trainer: SurpriseTrainer, path: Path) -> None:
     plots.training(trainer.state.log_history, trainer.args.stop_cross_entropy).savefig(path)
 
 
-def _fit(args: argparse.Namespace, rows: Dataset, test: Dataset | None, documents: Any) -> SurpriseModel:
+def _fit(
+    args: argparse.Namespace, rows: Dataset, labels: list[Label], test: Dataset | None, documents: Any
+) -> SurpriseModel:
     from .few_shot import accuracy_and_f1, as_matrix, fit_labels, read_targets
 
     model = load_pipeline(args).model
-    texts, labels = rows[args.text_column], rows[args.label_column]
+    texts = rows[args.text_column]
     fit_labels(
-        model, texts, labels, candidate_labels=labels_or_none(args), hypothesis_template=args.template,
+        model, texts, rows[args.label_column], candidate_labels=labels, hypothesis_template=args.template,
         documents=texts if documents is None else documents, batch_size=args.batch_size,
         refine="auto" if args.refine is None else args.refine,
     )  # fmt: skip
     if test is not None:
-        names, targets = read_targets(test[args.label_column], model.candidate_labels)
-        positive = as_matrix(targets, len(names))
+        column, feature = test[args.label_column], test.features[args.label_column]
+        positive = as_matrix(read_targets(column, labels, feature)[1], len(labels))
         emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
         assert model.fitted is not None
         best = model.fitted.rank(emb, max(int(positive.sum(dim=1).max()), 1))[1]

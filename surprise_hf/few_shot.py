@@ -59,7 +59,7 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
             raise ValueError("the labels are floats, which mark labels by position: pass the label set as labels=[...]")
         found = {value for values in rows for value in values}
         if not found:
-            raise ValueError("no row has a label: pass the label set as labels=[...]")
+            raise ValueError("no row has a label: pass the label set as labels=[...] (--labels on the command line)")
         if any(isinstance(value, str) for value in found) and any(not isinstance(value, str) for value in found):
             raise ValueError("the label column mixes names and numbers; use one kind, or pass labels=[...]")
         labels = sorted(found)
@@ -112,7 +112,10 @@ def _positions(values: list[Any], row: int, place: dict[Any, int], m: int) -> li
         return [at for at, mark in enumerate(values) if mark > 0.5]
     unknown = [value for value in values if value not in place]
     if unknown:
-        raise ValueError(f"row {row} has the label {unknown[0]!r}, which is none of the {m} labels: pass labels=[...]")
+        raise ValueError(
+            f"row {row} has the label {unknown[0]!r}, which is none of the {m} labels: pass labels=[...]"
+            " (--labels on the command line)"
+        )
     return sorted({place[value] for value in values})
 
 

@@ -17,7 +17,7 @@ import surprise_hf
 from surprise_hf import arguments, tables
 from surprise_hf.model import SurpriseModel
 from surprise_hf.pipeline import DEFAULT_MODEL, SurpriseZeroShotPipeline
-from tests.cli_data import BLANK, LABELS, ROWS, TEXTS, Command, in_a_process, interrupt_after, read, write
+from tests.cli_data import BLANK, LABELS, ROOT, ROWS, TEXTS, Command, in_a_process, interrupt_after, read, write
 
 
 @pytest.fixture
@@ -271,6 +271,8 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "TINY", "--ensemble", "IN"), 1, "not"),
         (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY"), 2, "--out"),
         (("fit-ensemble", "IN", "--text-column", "body", "--model", "TINY", "--out", "e"), 1, "no column 'body'"),
+        (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "x"), 2, "--device x can't be used"),
+        (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "cuda:99"), 2, "--device cuda:99"),
         (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY", "--out", "no/e"), 1, "no such folder"),
     ],
 )  # fmt: skip
@@ -321,6 +323,13 @@ def test_help_and_version_are_light():
     assert done.returncode == 0
     assert "--resume goes on after the last finished chunk" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith("[]")
+
+
+def test_it_is_a_module_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "surprise_hf", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"surprise-hf {surprise_hf.__version__}\n"
 
 
 def test_version_and_default_model(command: Command):

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
-from surprise_hf import SurpriseModel, cli
+from surprise_hf import SurpriseModel, cli, comparison
 from surprise_hf.scoring import surprise
+from tests.cli_data import interrupt_after
 
 MESSAGES = Path(__file__).parents[1] / "examples" / "data" / "support_messages.csv"
 
@@ -67,3 +69,26 @@ def test_errors(st_path, tmp_path, capsys, text, more, words):
     table.write_text(text, encoding="utf-8")
     assert compare(table, st_path, *more) in {1, 2}
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (RuntimeError, 1)])
+def test_what_is_known_is_shown_when_a_method_fails(minilm_path, tmp_path, capsys, monkeypatch, error, code):
+    out = tmp_path / "out.json"
+    interrupt_after(monkeypatch, comparison, "mix_labels", 0, error)
+    assert compare(MESSAGES, minilm_path, "--shots", 3, "--out", out) == code
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert [line.split()[0] for line in lines[2:-1]] == ["cosine", "surprise", "refined"]
+    shown = json.loads(out.read_text())
+    assert [row["method"] for row in shown["methods"]] == ["cosine", "surprise", "refined"]
+    assert lines[-1] == shown["advice"]
+    assert ("interrupted" if code == 130 else "RuntimeError") in printed.err
+
+
+def test_numbers_with_names(st_path, tmp_path, capsys):
+    rows = {"text": ["ball game", "bank price", "team win"], "label": [1, 0, 1]}
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["money", "sport"])})
+    Dataset.from_dict(rows, features).to_parquet(tmp_path / "few.parquet")
+    assert compare(tmp_path / "few.parquet", st_path, "--out", tmp_path / "out.json") == 0
+    assert json.loads((tmp_path / "out.json").read_text())["labels"] == ["money", "sport"]
+    assert capsys.readouterr().out

@@ -6,8 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
 
-from surprise_hf import SurpriseModel, cli
+from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training
+from tests.cli_data import interrupt_after
 
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
 ROWS = [(f"{word} {more}", label) for word, label in (("bank", "money"), ("ball", "sport")) for more in MORE]
@@ -65,3 +68,60 @@ def test_wrong_arguments(st_path, tmp_path, capsys):
         assert train(table, st_path, tmp_path / "out", *more) == code
         assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("epochs", [2, 0])
+def test_a_wrong_test_set_is_refused_before_training(st_path, tmp_path, capsys, monkeypatch, epochs):
+    table = write(tmp_path / "few.csv", ROWS)
+    test = write(tmp_path / "test.csv", [("bank vote", "money"), ("ball vote", "music")])
+    monkeypatch.setattr(cli_training, "load_pipeline", None)
+    assert train(table, st_path, tmp_path / "out", "--epochs", epochs, "--test", test) == 1
+    err = capsys.readouterr().err
+    assert f"{test}: row 1 has the label 'music'" in err
+    assert "--labels" in err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(
+    ("steps", "method", "kept"), [(6, "training_step", True), (2, "training_step", False), (0, "evaluate", True)]
+)
+def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, steps, method, kept):
+    """16 rows, 4 a step: the first epoch ends with step 4."""
+    table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
+    interrupt_after(monkeypatch, SurpriseTrainer, method, steps, error)
+    options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 0.001, "--test", table)
+    assert train(table, st_path, out, *options) == (130 if error is KeyboardInterrupt else 1)
+    err = capsys.readouterr().err
+    assert out.exists() == kept
+    if not kept:
+        assert error is RuntimeError or "interrupted; nothing was written" in err
+        return
+    assert "saving the model as it is" in err
+    if error is KeyboardInterrupt:
+        assert f"interrupted; {out} holds the model" in err
+    model = SurpriseModel.from_pretrained(out, device="cpu")
+    start = SurpriseModel.from_pretrained(st_path, device="cpu")
+    assert any(not (a == b).all() for a, b in zip(start.parameters(), model.parameters(), strict=True))
+    assert model.candidate_labels == ["money", "sport"]
+    assert len(model.ensemble) == len(ROWS)
+    texts = [text for text, _ in ROWS]
+    again = model.fitted.score(model.embed(texts)[0])
+    assert (again.argmax(dim=1) == torch.tensor([0] * 8 + [1] * 8)).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("epochs", [1, 0])
+def test_numbers_with_names(st_path, tmp_path, capsys, epochs):
+    """A table that `datasets` wrote knows what its labels' numbers stand for; the test set may count otherwise."""
+    tables = {}
+    for name, names in (("few", ["money", "sport"]), ("test", ["sport", "money"])):
+        features = Features({"body": Value("string"), "kind": ClassLabel(names=names)})
+        rows = [{"body": text, "kind": names.index(label)} for text, label in ROWS]
+        tables[name] = tmp_path / f"{name}.parquet"
+        Dataset.from_list(rows, features=features).to_parquet(tables[name])
+    shown = []
+    for test in tables.values():
+        assert train(tables["few"], st_path, tmp_path / "out", "--epochs", epochs, "--test", test) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert float(shown[0].split()[-1]) > 0.6
+    assert SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").candidate_labels == ["money", "sport"]
