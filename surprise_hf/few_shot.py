@@ -49,8 +49,10 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         m labels, some of which may occur in no row, and n ascending lists of positions.
 
     Raises:
-        ValueError: a label that is not in the set, or of another type; the message names the row.
+        ValueError: a label that is not in the set, or of another type; the message names the row. One string.
     """
+    if isinstance(column, (str, bytes)):
+        raise ValueError(f"labels must be a list with one label (or list) for each text, got {column!r}")
     rows = [_as_list(value, row) for row, value in enumerate(column)]
     given = _class_label(feature)
     labels = given if labels is None else labels
@@ -246,7 +248,8 @@ def fit_labels(
         the model.
 
     Raises:
-        ValueError: as `read_targets` and `inputs.iterate`; or not as many labels as texts.
+        ValueError: as `read_targets`, `inputs.iterate` and `SurpriseModel.set_labels`; or not as many labels as texts.
+            Labels and ensemble then stay as they were.
     """
     names, targets = read_targets(labels, candidate_labels, _feature_of(labels))
     rows = [inputs.text_of(row, at) for at, row in enumerate(inputs.iterate(texts))]
@@ -254,13 +257,18 @@ def fit_labels(
         raise ValueError(f"there are {len(rows)} texts but {len(targets)} labels: give one label (or list) to each")
     kept = [at for at, text in enumerate(rows) if not inputs.is_blank(text)]
     template = inputs.check_template(model.hypothesis_template if hypothesis_template is None else hypothesis_template)
-    if documents is not None:
-        model.fit_ensemble(documents, batch_size=batch_size)
-    examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
-    centre = None if model.ensemble is None else model.ensemble.mean
-    named = model.set_labels(None).label_vectors(names, template)  # of the names, not of examples given before
-    vectors = mix_labels(named, examples, as_matrix([targets[at] for at in kept], len(names)), centre)
-    return model.set_labels(names, template, vectors=vectors, **{"refine": "auto", **options})
+    before = model.ensemble, model.fitted
+    try:
+        if documents is not None:
+            model.fit_ensemble(documents, batch_size=batch_size)
+        examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
+        centre = None if model.ensemble is None else model.ensemble.mean
+        positive = as_matrix([targets[at] for at in kept], len(names))
+        vectors = mix_labels(model.name_vectors(names, template), examples, positive, centre)
+        return model.set_labels(names, template, vectors=vectors, **{"refine": "auto", **options})
+    except Exception:
+        model.ensemble, model.fitted = before
+        raise
 
 
 def _feature_of(column: Any) -> Any:

@@ -297,12 +297,16 @@ class SurpriseModel(ModelFiles):
         return sum(found) + sum(longer(unsure))
 
     def label_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
-        """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
-
-        The last set asked for is kept until a weight changes. Those given to `set_labels` come back as they are.
-        """
+        """Vectors (m, d) of labels: those given to `set_labels` as they are, or else those of their names."""
         if self._given is not None and self._given[0] == inputs.hypotheses(labels, template):
             return self._given[1]
+        return self.name_vectors(labels, template)
+
+    def name_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
+        """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
+
+        The last set asked for is kept until a weight changes.
+        """
         # every in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
         weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
         texts = inputs.hypotheses(labels, template)

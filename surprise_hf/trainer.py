@@ -358,24 +358,24 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             else:
                 self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
             positive = as_matrix(self.train_dataset[LABEL], len(self.labels))
-            vectors = part_labels(self._named(), examples, positive)
+            vectors = part_labels(self._name_vectors(), examples, positive)
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
             self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
         self._fit_step = self.state.global_step
 
-    def _named(self) -> Tensor:
+    def _name_vectors(self) -> Tensor:
         """(m, d) embeddings of the labels' names."""
         assert self.labels is not None
         assert isinstance(self.template, str)
-        return self.model.embed(inputs.hypotheses(self.labels, self.template), show_progress_bar=False)[0]
+        return self.model.name_vectors(self.labels, self.template)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """The model as a folder for the pipeline. The arguments are not pickled beside it."""
         del state_dict
-        if self.is_in_train:
+        if self.is_in_train or self.state.global_step:  # the latter where the last fit was interrupted
             self._refit()
         self.model.save_pretrained(str(output_dir or self.args.output_dir))
 
@@ -454,7 +454,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         found = {}
         with torch.no_grad():
             if positive.any():
-                loss, cross_entropy = self.loss.focal(emb, self._named().to(emb.device), positive.to(emb.device))
+                loss, cross_entropy = self.loss.focal(emb, self._name_vectors().to(emb.device), positive.to(emb.device))
                 found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
             k = max(int(positive.sum(dim=1).max()), 1) if texts else 1

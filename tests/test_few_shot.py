@@ -195,6 +195,32 @@ def test_examples_are_matched_with_their_labels(st_path):
 # --- examples from documents -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("texts", "labels", "options"),
+    [
+        (["rain"], ["x"], {"weight": 5}),
+        (["rain"], ["x"], {"estimator": "quantil"}),
+        (["rain", "half \ud800"], ["x", "y"], {}),
+        (["rain"], ["x"], {"documents": ["wind", 5]}),
+        (["rain"], ["x"], {"batch_size": 0}),
+        (["a", "b", "c"], "abc", {}),
+    ],
+)
+def test_what_is_refused_changes_nothing(st_path, texts, labels, options):
+    model = load(st_path).fit_ensemble(DOCUMENTS)
+    fit_labels(model, GROUPS, LABELS, weight=1)
+    before = model.fitted, model.ensemble, model.fit_options
+    labels_before = sorted(LABELS)
+    given = model.label_vectors(labels_before, model.hypothesis_template)
+    with pytest.raises(ValueError):  # noqa: PT011 (whatever it is)
+        fit_labels(model, texts, labels, **{"documents": DOCUMENTS[:3], **options})
+    assert model.candidate_labels == labels_before
+    for was, now in zip(before, (model.fitted, model.ensemble, model.fit_options), strict=True):
+        assert now is was
+    assert torch.equal(model.label_vectors(labels_before, model.hypothesis_template), given)
+    assert not torch.equal(model.name_vectors(labels_before, model.hypothesis_template), given)
+
+
 def test_pseudo_labels_are_the_surest(st_path):
     model = load(st_path)
     documents = [*DOCUMENTS, " ", None, DOCUMENTS[0]]

@@ -484,6 +484,44 @@ def test_saved_labels_part_the_examples(st_path, tmp_path, mixed):
     torch.testing.assert_close(saved.label_vectors(LABELS, "this matter is {}"), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_an_interrupted_fit_is_made_up_for_when_saving(st_path, tmp_path, monkeypatch, mixed):
+    trainer = make(st_path, tmp_path, mix_examples=mixed)
+    with monkeypatch.context() as patch:
+        patch.setattr(SurpriseModel, "set_ensemble", interrupted_with(SurpriseModel.set_ensemble, 1))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+    assert trainer.model.ensemble is None
+    trainer.save_model()
+    saved = SurpriseModel.from_pretrained(tmp_path, device="cpu")
+    assert saved.candidate_labels == LABELS
+    assert len(saved.ensemble) == len(TEXTS)
+
+
+def interrupted_with(real, calls: int):
+    """The function as it is for so many calls, then an interruption."""
+    left = iter([True] * calls)
+
+    def stopping(*args, **kwargs):
+        if not next(left, False):
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    return stopping
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_an_evaluation_embeds_each_text_once(st_path, tmp_path, monkeypatch, mixed):
+    trainer = make(st_path, tmp_path, evaluate=rows(3), mix_examples=mixed)
+    trainer.train()
+    trainer.model.train()  # as a step does: names embedded before it are old
+    seen = []
+    real = SurpriseModel.embed
+    monkeypatch.setattr(SurpriseModel, "embed", lambda self, texts, **k: seen.extend(texts) or real(self, texts, **k))
+    trainer.evaluate()
+    assert sorted(seen) == sorted([*TEXTS[::3], *(f"this matter is {label}" for label in LABELS)])
+
+
 def test_several_evaluation_sets_and_label_orders(st_path, tmp_path):
     turned = Features({"text": Value("string"), "label": ClassLabel(names=LABELS[::-1])})
     other = Dataset.from_dict({"text": TEXTS, "label": [2 - LABELS.index(t) for t in TARGETS]}, turned)
