@@ -22,6 +22,7 @@ from torch import Tensor
 
 from . import ops
 from .formats import check_version
+from .inputs import positive_int
 from .ops import compute_dtype, sigma_floor, unit_rows
 
 if TYPE_CHECKING:
@@ -139,12 +140,9 @@ class Ensemble:
         seed: int = 0,
         device: torch.device | str | None = None,
     ) -> None:
-        if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
-        if reservoir < 0:
-            raise ValueError(f"reservoir must be 0 (off) or a number of rows, got {reservoir}")
-        self.dim, self.normalize, self.encoder, self.seed = dim, normalize, encoder, seed
-        self.reservoir_size = reservoir
+        self.dim = dim = positive_int("dim", dim)
+        self.reservoir_size = 0 if reservoir == 0 else positive_int("reservoir (0 for none)", reservoir)
+        self.normalize, self.encoder, self.seed = normalize, encoder, seed
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
         self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=device)

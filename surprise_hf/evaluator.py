@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import transformers
-from datasets import ClassLabel, Dataset
+from datasets import Dataset
 from evaluate.evaluator.base import Evaluator
 
 from . import metrics
+from .few_shot import class_label
 from .pipeline import TASK, SurpriseZeroShotPipeline
 
 __all__ = ["SurpriseZeroShotEvaluator"]
@@ -156,14 +157,15 @@ class SurpriseZeroShotEvaluator(Evaluator):
 
 def _names(rows: Dataset, column: str) -> list[str] | None:
     """Of a column of ClassLabel, or of lists of them."""
-    feature = rows.features[column]
-    while not isinstance(feature, ClassLabel) and getattr(feature, "feature", None) is not None:
-        feature = feature.feature
-    return list(feature.names) if isinstance(feature, ClassLabel) else None
+    found = class_label(rows.features[column])
+    return None if found is None else list(found.names)
 
 
 def _named(label: Any, names: list[str]) -> Any:
-    return [names[one] for one in label] if isinstance(label, list) else names[label]
+    """Names for numbers; -1, or nothing, is no label."""
+    if isinstance(label, list):
+        return [names[one] for one in label if one is not None and one >= 0]
+    return None if label is None or label < 0 else names[label]
 
 
 importlib.import_module("evaluate.evaluator").SUPPORTED_EVALUATOR_TASKS[TASK] = {

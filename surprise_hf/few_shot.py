@@ -54,7 +54,7 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
     if isinstance(column, (str, bytes)):
         raise ValueError(f"labels must be a list with one label (or list) for each text, got {column!r}")
     rows = [_as_list(value, row) for row, value in enumerate(column)]
-    given = _class_label(feature)
+    given = class_label(feature)
     labels = given if labels is None else labels
     if labels is None:
         if any(isinstance(value, float) for values in rows for value in values):
@@ -74,7 +74,8 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
     return names, [_positions(values, row, place, len(names)) for row, values in enumerate(rows)]
 
 
-def _class_label(feature: Any) -> Any:
+def class_label(feature: Any) -> Any:
+    """The ClassLabel of a feature that is one, or a list of them; else None."""
     while feature is not None and type(feature).__name__ != "ClassLabel":
         feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
     return feature

@@ -18,6 +18,7 @@ def upload(
     private: bool | None = None,
     token: bool | str | None = None,
     commit_message: str | None = None,
+    delete_patterns: list[str] | None = None,
     **create: Any,
 ) -> str:
     """Put a folder's files into a repository, made where there is none; files that are there already are not sent.
@@ -27,11 +28,12 @@ def upload(
     Args:
         folder: local.
         repo_id: owner/name; without an owner, yours.
-        repo_type: "model" or "space".
+        repo_type: "model", "dataset" or "space".
         revision: branch, made where there is none.
         private: whether a new repository is.
         token: None takes the one you are logged in with.
         commit_message: of the commit.
+        delete_patterns: files there that go if the folder lacks them.
         create: further arguments of `create_repo`.
 
     Returns:
@@ -49,6 +51,7 @@ def upload(
         repo_type=repo_type,
         revision=revision,
         commit_message=commit_message,
+        delete_patterns=delete_patterns,
         ignore_patterns=["*.pyc"],  # beside the module of an installed metric
     )
     return commit.commit_url

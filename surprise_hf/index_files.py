@@ -9,9 +9,8 @@ documents.parquet           id, text, metadata (JSON)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -144,33 +143,6 @@ def download(repo_id: str, **options: Any) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(repo_id, repo_type="dataset", **options))
-
-
-def upload(
-    save: Callable[[Path], None],
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    token: bool | str | None = None,
-    revision: str | None = None,
-    commit_message: str = "Upload SurpriseIndex",
-) -> str:
-    """What `save` writes to a folder, as a data set repository; returns its address."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=token)
-    repo_id = api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True).repo_id
-    with TemporaryDirectory() as folder:
-        save(Path(folder))
-        url = api.upload_folder(
-            repo_id=repo_id,
-            repo_type="dataset",
-            folder_path=folder,
-            revision=revision,
-            commit_message=commit_message,
-            delete_patterns=PATTERNS,
-        )
-    return str(url)
 
 
 def _card(config: dict[str, Any]) -> str:

@@ -217,7 +217,12 @@ class SurpriseZeroShotPipeline(Pipeline):
             ValueError: as the call.
         """
         given = {**self._postprocess_params, **self._sanitize_parameters(**kwargs)[2]}
-        return Scorer(self.model, given, self._batch_size if batch_size is None else batch_size, self._warn_once)
+        return Scorer(self.model, given, self._size(batch_size), self._warn_once)
+
+    def _size(self, batch_size: int | None) -> int:
+        """Texts that the encoder takes at once: as given, or as the pipeline was given it."""
+        sizes = (size for size in (batch_size, self._batch_size, BATCH_SIZE) if size is not None)
+        return inputs.positive_int("batch_size", next(sizes))
 
     def _warn_once(self, message: str) -> None:
         if not self._warned:
@@ -233,7 +238,7 @@ class SurpriseZeroShotPipeline(Pipeline):
 
         Arguments and errors as for `SurpriseModel.fit_ensemble`. Returns self.
         """
-        size = inputs.positive_int("batch_size", batch_size or self._batch_size or BATCH_SIZE)
+        size = self._size(batch_size)
         self.model.fit_ensemble(documents, batch_size=size, reservoir=reservoir, update=update)
         return self
 
@@ -285,7 +290,7 @@ class SurpriseZeroShotPipeline(Pipeline):
             candidate_labels=candidate_labels,
             hypothesis_template=hypothesis_template,
             documents=documents,
-            batch_size=inputs.positive_int("batch_size", batch_size or self._batch_size or BATCH_SIZE),
+            batch_size=self._size(batch_size),
             weight=surprise_weight,
             n_cross=n_cross,
             estimator=estimator,

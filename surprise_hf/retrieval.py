@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import index_files, inputs
+from . import hub, index_files, inputs
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
@@ -344,7 +345,10 @@ class SurpriseIndex:
             emb = emb.unsqueeze(0) if single else emb
         else:
             single = isinstance(queries, str)
-            texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(queries))]
+            try:
+                texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(queries))]
+            except ValueError as error:
+                raise ValueError(f"{name}, as texts: {error}") from error
             blank = [i for i, text in enumerate(texts) if inputs.is_blank(text)]
             if blank:
                 raise ValueError(f"{name}: row {blank[0]} has no text to search for")
@@ -440,8 +444,8 @@ class SurpriseIndex:
         """
         folder = Path(name_or_path)
         if not folder.is_dir():
-            hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-            folder = index_files.download(os.fspath(name_or_path), **hub)
+            where = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+            folder = index_files.download(os.fspath(name_or_path), **where)
         saved = index_files.read(folder, overrides.get("device", "cpu"))
         options = {name: saved.config[name] for name in SAVED}
         if "engine" in overrides:
@@ -458,13 +462,16 @@ class SurpriseIndex:
         return index
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the index to a data set repository, made if need be; returns its address.
+        """Upload the index to a data set repository, made if need be; returns the address of the commit.
 
         Args:
             repo_id: user/name.
-            options: private, token, revision, commit_message.
+            options: of `hub.upload`: private, token, revision, commit_message.
         """
-        return index_files.upload(self.save_pretrained, repo_id, **options)
+        options = {"commit_message": "Upload SurpriseIndex", "delete_patterns": index_files.PATTERNS, **options}
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return hub.upload(folder, repo_id, repo_type="dataset", **options)
 
     def _check_encoder(self) -> None:
         """Refuse a model under which a stored text no longer has the vector that is stored with it."""

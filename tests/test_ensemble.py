@@ -179,8 +179,11 @@ def test_huge_but_finite_rows_pass() -> None:
         (lambda e: e.merge(Ensemble(5)), ValueError, "dim 12 and 5"),
         (lambda e: e.merge(Ensemble(12, normalize=False)), ValueError, "normalize True and False"),
         (lambda e: e.merge(Ensemble(12, encoder="b")), ValueError, "different encoders, 'a' and 'b'"),
-        (lambda _: Ensemble(0), ValueError, "dim must be at least 1"),
-        (lambda _: Ensemble(4, reservoir=-1), ValueError, "reservoir must be"),
+        (lambda _: Ensemble(0), ValueError, "dim must be a positive integer"),
+        (lambda _: Ensemble(4.0), ValueError, "dim must be a positive integer"),
+        (lambda _: Ensemble(4, reservoir=1.5), ValueError, r"reservoir \(0 for none\) must be"),
+        (lambda _: Ensemble(4, reservoir="8"), ValueError, r"reservoir \(0 for none\) must be"),
+        (lambda _: Ensemble(4, reservoir=-1), ValueError, r"reservoir \(0 for none\) must be"),
     ],
 )
 def test_errors_say_what_is_wrong(call, error, message) -> None:

@@ -109,6 +109,21 @@ def test_bootstrap(pipe, data):
     assert set(ours["accuracy"]) == {"score", "confidence_interval", "standard_error"}
 
 
+def test_no_label_is_not_the_last_one(pipe, data):
+    """-1, as data sets hide labels: no label where there may be several, an error where there is one."""
+    task, arguments = evaluate.evaluator("surprise-zero-shot"), {"multi_label": True, "threshold": 0.9}
+    found = []
+    for none in ([], [-1], [None]):
+        truth = [[0], [1], none, [0], [1], none, [0], [1]]
+        features = Features({"text": Value("string"), "label": List(ClassLabel(names=NAMES))})
+        rows = Dataset.from_dict({"text": TEXTS, "label": truth}, features)
+        found.append(task.compute(pipe, rows, **arguments)["accuracy"])
+    assert found[0] == found[1] == found[2]
+    hidden = Dataset.from_dict({"text": TEXTS, "label": [*TRUTH[:-1], -1]}, data.features)
+    with pytest.raises(ValueError, match=r"references\[7\] must be one label"):
+        task.compute(pipe, hidden)
+
+
 def test_errors(pipe, data, bert_path):
     task = evaluate.evaluator("surprise-zero-shot")
     with pytest.raises(ValueError, match=r"Invalid `input_column` body specified.*\['text', 'label'\]"):

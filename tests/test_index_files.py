@@ -114,12 +114,14 @@ def test_another_encoder_is_refused(
 AUTHOR = """
 from surprise_hf import SurpriseIndex
 index = SurpriseIndex(where, weight=1).add(DOCUMENTS, ids=[f"d{i}" for i in range(16)], metadata=list(range(16)))
-index.push_to_hub("me/index")
+index.push_to_hub("me/index", private=True)
+index.push_to_hub("me/index", revision="v2")
 index.remove(["d3"]).push_to_hub("me/index", commit_message="one less")
 print(json.dumps([[hit.id, hit.score, hit.text, hit.metadata] for hit in index.search("dog cat", k=None)]))
 """
 READER = """
 from surprise_hf import SurpriseIndex
+assert len(SurpriseIndex.from_pretrained("me/index", revision="v2")) == 16
 index = SurpriseIndex.from_pretrained("me/index", where)
 print(json.dumps([[hit.id, hit.score, hit.text, hit.metadata] for hit in index.search("dog cat", k=None)]))
 """
@@ -134,34 +136,3 @@ def test_through_a_hub(st_path: Path, tmp_path: Path) -> None:
     assert len(found) == 15
     names = {"README.md", "config.json", "documents.parquet", "ensemble.safetensors", "vectors-00000.safetensors"}
     assert names <= set(files)
-
-
-def test_to_the_hub_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Hub is a folder here: what is uploaded is what is downloaded."""
-    import huggingface_hub
-
-    repo, calls = tmp_path / "hub", []
-
-    def create_repo(_self: object, repo_id: str, **options: object) -> object:
-        calls.append((repo_id, options))
-        return type("Url", (), {"repo_id": repo_id})
-
-    def upload_folder(_self: object, *, folder_path: Path, **options: object) -> str:
-        calls.append(("upload", options))
-        shutil.copytree(folder_path, repo)
-        return "address"
-
-    def snapshot_download(repo_id: str, **options: object) -> str:
-        calls.append((repo_id, options))
-        return str(repo)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    index = filled()
-    assert index.push_to_hub("me/words", private=True, revision="v2") == "address"
-    again = SurpriseIndex.from_pretrained("me/words", revision="v2")
-    assert again.search(clouds(2, 32)) == index.search(clouds(2, 32))
-    assert [name for name, _ in calls] == ["me/words", "upload", "me/words"]
-    assert {options["repo_type"] for _, options in calls} == {"dataset"}
-    assert (calls[0][1]["private"], calls[1][1]["revision"], calls[2][1]["revision"]) == (True, "v2", "v2")

@@ -177,6 +177,19 @@ def test_refused_ensembles(pipe, tmp_path):
             pipe(DOCUMENTS, LABELS, ensemble=form)
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5, "4", True])
+def test_a_batch_size_that_is_none_is_refused_everywhere(pipe, size):
+    for call in (
+        lambda: pipe(DOCUMENTS, LABELS, batch_size=size),
+        lambda: pipe.scorer(candidate_labels=LABELS, batch_size=size),
+        lambda: pipe.fit_ensemble(DOCUMENTS, batch_size=size),
+        lambda: pipe.fit_labels(DOCUMENTS[:2], LABELS[:2], batch_size=size),
+    ):
+        with pytest.raises(ValueError, match="batch_size must be a positive integer"):
+            call()
+    assert pipe.model.ensemble is None
+
+
 def test_a_fitted_ensemble_wins_over_the_call(pipe, encode):
     assert pipe.fit_ensemble(DOCUMENTS, batch_size=4) is pipe
     for document in DOCUMENTS[:5]:  # alone as in the crowd

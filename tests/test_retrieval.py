@@ -368,6 +368,9 @@ def test_every_kind_of_container(model: SurpriseModel) -> None:
         assert index.search(np.array(["dog", "ball"])) == expected
     with pytest.raises(ValueError, match="document 1 must be a string"):
         SurpriseIndex(model).add(["a", 3])
+    for queries, message in ((3, "got int"), (None, "got NoneType"), (["a", 3], "document 1 must be a string")):
+        with pytest.raises(ValueError, match=f"^queries, as texts: .*{message}"):
+            index.search(queries)
 
 
 def test_blank_documents_are_left_out_and_ids_stay_with_their_rows(model: SurpriseModel) -> None:

@@ -272,7 +272,8 @@ class FocalLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, ops, options, keys, queries, positive, weight):
         ctx.ops = ops
-        with torch._C._AutoDispatchBelowAutograd():  # else the dispatcher asks register_autograd's Python first
+        # else the dispatcher asks register_autograd's Python first
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
             output = ops.weighted_focal_loss(keys, queries, positive, weight, **options)
         _focal_keep(ctx, keys, queries, output)
         return output
