@@ -75,10 +75,37 @@ def test_law_increases_and_is_never_nan(values: list[float]) -> None:
     assert got[-1] == np.inf
 
 
+def test_law_by_hand() -> None:
+    """Linear between knots, beyond them with the slope from the middle knot to the end."""
+    law = Law(torch.tensor([-1.0, 0.0, 2.0]).double(), torch.tensor([-2.0, 0.0, 1.0]).double())
+    z = torch.tensor([[-2.0, -1.0, -0.5], [1.0, 2.0, 4.0]])
+    assert law(z).tolist() == [[-4.0, -2.0, -1.0], [0.5, 1.0, 2.0]]
+    uneven = Law(torch.tensor([0.0, 1.0, 2.0, 3.0, 5.0]).double(), torch.tensor([-4.0, -1.0, 0.0, 2.0, 3.0]).double())
+    assert uneven(torch.tensor([-1.0, 6.0])).tolist() == [-6.0, 4.0]
+
+
+@pytest.mark.parametrize(("documents", "rarest"), [(20, 0.3), (100, 0.1), (1000, 0.01), (10**6, 0.0013499)])
+def test_a_law_reaches_as_far_as_ten_documents_are_beyond(documents: int, rarest: float) -> None:
+    """And no farther than three sigma; what lies beyond says nothing of its own."""
+    z = torch.from_numpy(scipy.stats.norm.ppf((np.arange(5000) + 0.5) / 5000))
+    law = Law.fit(z, torch.ones_like(z), documents)
+    reach = scipy.stats.norm.isf(rarest)
+    assert law.normal[[0, -1]].tolist() == pytest.approx([-reach, reach], abs=1e-4)
+    assert law.z[[0, -1]].tolist() == pytest.approx([-reach, reach], abs=0.03)
+
+
+def test_equal_values_get_the_highest_rank_among_them() -> None:
+    """Half of the documents have the smallest value: it is the median, and not the rarest."""
+    z = torch.cat((torch.full((500,), -1.0), torch.linspace(0, 1, 500)))
+    law = Law.fit(z, torch.ones(1000), 1000)
+    assert float(law(torch.tensor([-1.0]))[0]) == pytest.approx(0, abs=0.1)
+    assert float(law(torch.tensor([0.5]))[0]) == pytest.approx(scipy.stats.norm.ppf(0.75), abs=0.1)
+
+
 # --- who belongs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("agreement", [0.6, 0.8, 1.0])
+@pytest.mark.parametrize("agreement", [0.6, 0.75, 0.8, 1.0])
 def test_belonging_is_no_surer_than_the_square_of_the_agreement(agreement: float) -> None:
     z = torch.randn(2000, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     got = belonging(z, agreement)
