@@ -214,8 +214,7 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> Tensor:
         found.backward()
         return found
 
-    with torch.enable_grad():
-        search.step(loss)
+    search.step(loss)  # which asks for gradients itself
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
     there = positive.any(dim=0).to(rows.device).unsqueeze(1)
     return torch.where(there, middle + length * unit_rows(w.detach()), names)

@@ -96,6 +96,25 @@ def test_mixing_by_hand():
     torch.testing.assert_close(once[0], unit_rows(torch.tensor([[2.0, 1.0]], dtype=torch.float64))[0])
 
 
+def test_mixing_around_a_centre():
+    """The formula in NumPy; a label turns around the centre and stays as far from it as its name."""
+    draw = np.random.default_rng(0)
+    q, k, c = (draw.normal(size=shape) + 1 for shape in ((2, 5), (7, 5), 5))
+    c /= 2 * np.linalg.norm(c)
+
+    def u(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    positive = np.arange(7)[:, None] % 2 == np.arange(2)  # four examples and three
+    groups = [u(k)[positive[:, label]] for label in range(2)]
+    turned = [
+        2 * u(name - c) + len(group) * u(group.mean(axis=0) - c) for name, group in zip(u(q), groups, strict=True)
+    ]
+    expected = c + np.linalg.norm(u(q) - c, axis=1, keepdims=True) * u(np.stack(turned))
+    found = mix_labels(*map(torch.from_numpy, (q, k, positive, c)))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_many_examples_outweigh_the_name():
     torch.manual_seed(0)
     centre, group = torch.randn(2, 16, dtype=torch.float64)
