@@ -155,7 +155,7 @@ def test_focal_rows(bodies, type_name, n, m, gamma, epsilon, softplus, balanced,
 
 
 @pytest.mark.parametrize("type_name", TYPES)
-@given(n=st.integers(1, 40), depth=st.integers(1, 300), d=st.integers(1, 120), seed=st.integers(0, 2**32 - 1))
+@given(n=st.integers(1, 40), depth=st.integers(1, 300), d=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
 @EXAMPLES
 def test_product_by_the_columns_of_unit_rows(bodies, type_name, n, depth, d, seed):
     dtype, eps = TYPES[type_name]

@@ -425,3 +425,14 @@ def test_every_instruction_set(features):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not cuda", __file__]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:]
+
+
+@devices
+@pytest.mark.parametrize("m", [1, 14, 15, 40, 200])
+def test_rows_without_columns_know_nothing_of_the_call_before(device, m):
+    ops.cosine_surprise(torch.full((100, 64), math.inf, device=device), torch.ones(m, 64, device=device))
+    empty = (torch.empty(n, 0, device=device) for n in (100, m))
+    score, mean, std = ops.cosine_surprise(*empty)
+    assert (score == 0.5).all()
+    assert (mean == 0).all()
+    assert (std == 0).all()
