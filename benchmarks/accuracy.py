@@ -77,6 +77,11 @@ def table(head: list[str], rows: list[list[str]], left: int = 2) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (head, align, *rows)] + [""]
 
 
+def part_of(name: str) -> str:
+    """What a set was used for."""
+    return "untouched" if name in UNTOUCHED else "chosen on"
+
+
 def halves(documents: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))
     return order[: len(order) // 2], order[len(order) // 2 :]
@@ -117,7 +122,7 @@ def main_tables(encoders: list[Encoder]) -> list[str]:
             for better, worse in (("surprise", "cosine"), ("refined", "surprise"), ("auto", "surprise")):
                 gap = right[better] - right[worse]
                 paired[better] = float(gap.mean()), interval([gap[pick].mean() for pick in picks])
-            part = "untouched" if name in UNTOUCHED else "chosen on"
+            part = part_of(name)
             mean, (low, high) = paired["auto"]
             gains.append(
                 [name, encoder.name, part, f"{mean:+.1f}", f"[{low:+.1f}, {high:+.1f}]", str(verdict.rounds),
@@ -149,18 +154,6 @@ def main_tables(encoders: list[Encoder]) -> list[str]:
     return lines
 
 
-def _moved_as_first_described(queries: Tensor, documents: Tensor) -> Tensor:
-    """Ten rounds of design fact 5 as it stands: a = 0.5, t = 3, every direction and every label alike."""
-    centre = documents.mean(dim=0)
-    anchor, moved = normalize(queries - centre), queries
-    for _ in range(10):
-        z = ops.surprise_from_moments(documents, moved, *ops.cosine_moments(documents, moved), output="z")
-        share = (3 * z).softmax(dim=1)
-        mean = (share.T @ documents) / share.sum(dim=0).unsqueeze(1)
-        moved = normalize(anchor + normalize(mean - centre))
-    return moved
-
-
 def where_not(losses: list[list]) -> list[str]:
     worse = [f"{s} with {e} ({m:+.1f}, [{lo:+.1f}, {hi:+.1f}])" for s, e, m, lo, hi in losses if hi < 0]
     same = [f"{s} with {e} ({m:+.1f})" for s, e, m, lo, hi in losses if lo <= 0 <= hi]
@@ -179,7 +172,7 @@ def where_not(losses: list[list]) -> list[str]:
 
 def first_move(encoders: list[Encoder]) -> list[str]:
     """The move of refinement against the one of design fact 5, that one even with a perfect yes or no for each pair."""
-    found: dict[str, list[tuple[float, ...]]] = {"chosen on": [], "untouched": []}
+    found: dict[str, list[tuple[float, ...]]] = {}
     for name in SETS:
         for encoder in encoders:
             documents, truth, _, queries = encoder.pair(name)
@@ -190,11 +183,9 @@ def first_move(encoders: list[Encoder]) -> list[str]:
             )
             gap = auto - max(plain, first, key=np.mean)
             bounds = interval([gap[pick].mean() for pick in draws(len(gap))])
-            found["untouched" if name in UNTOUCHED else "chosen on"].append(
-                (plain.mean(), first.mean(), auto.mean(), *bounds)
-            )
+            found.setdefault(part_of(name), []).append((plain.mean(), first.mean(), auto.mean(), *bounds))
     rows = []
-    for part, pairs in found.items():
+    for part, pairs in sorted(found.items()):
         plain, first, auto, low, high = np.array(pairs).T
         best = np.maximum(plain, first)
         means = [f"{(x - plain).mean():+.2f}" for x in (first, best, auto)]
@@ -215,6 +206,18 @@ def first_move(encoders: list[Encoder]) -> list[str]:
         "",
         *table([*head, "above", "below"], rows, left=1),
     ]
+
+
+def _moved_as_first_described(queries: Tensor, documents: Tensor) -> Tensor:
+    """Ten rounds of design fact 5 as it stands: a = 0.5, t = 3, every direction and every label alike."""
+    centre = documents.mean(dim=0)
+    anchor, moved = normalize(queries - centre), queries
+    for _ in range(10):
+        z = ops.surprise_from_moments(documents, moved, *ops.cosine_moments(documents, moved), output="z")
+        share = (3 * z).softmax(dim=1)
+        mean = (share.T @ documents) / share.sum(dim=0).unsqueeze(1)
+        moved = normalize(anchor + normalize(mean - centre))
+    return moved
 
 
 def hard_cases(encoders: list[Encoder]) -> list[str]:
