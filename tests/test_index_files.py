@@ -131,7 +131,9 @@ def test_through_a_hub(st_path: Path, tmp_path: Path) -> None:
     with Hub() as hub:
         pushed = client(AUTHOR, hub.environment(tmp_path / "author"), st_path)
         found = client(READER, hub.environment(tmp_path / "reader"), st_path)
-        files = hub.repos["dataset", "me/index"].files()
+        repo = hub.repos["dataset", "me/index"]
+        files = repo.files()
+    assert repo.private
     assert found == pushed
     assert len(found) == 15
     names = {"README.md", "config.json", "documents.parquet", "ensemble.safetensors", "vectors-00000.safetensors"}
