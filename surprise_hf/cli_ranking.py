@@ -124,10 +124,12 @@ def rank(args: argparse.Namespace) -> None:
 
 
 def _print_hits(queries: Sequence[str], found: Sequence[Sequence[Hit]]) -> None:
+    from .inputs import short
+
     for query, hits in zip(queries, found, strict=True):
-        print(f"\n{_short(query)}\n  score       z  cosine  document")
+        print(f"\n{short(query, WIDTH)}\n  score       z  cosine  document")
         for hit in hits:
-            print(f"{hit.score:7.4f} {hit.z:7.2f} {hit.cosine:7.3f}  {_short(hit.text or '')}")
+            print(f"{hit.score:7.4f} {hit.z:7.2f} {hit.cosine:7.3f}  {short(hit.text or '', WIDTH)}")
         if not hits:
             print("  nothing found")
 
@@ -219,6 +221,8 @@ def _cluster_columns(
 
 def _summary(labels: list[int], scores: list[float], texts: list[str], titles: Sequence[str] | None) -> str:
     """Clusters by size, each with its name and its three most central texts."""
+    from .inputs import short
+
     members: dict[int, list[int]] = {}
     for i, label in enumerate(labels):
         members.setdefault(label, []).append(i)
@@ -226,7 +230,7 @@ def _summary(labels: list[int], scores: list[float], texts: list[str], titles: S
     for label, rows in sorted(members.items(), key=lambda item: -len(item[1])):
         lines.append(f"\n{label:>4}  {len(rows):,} documents{f': {titles[label]}' if titles else ''}")
         central = sorted(rows, key=lambda i: -scores[i])[:3]
-        lines += [f"      {_short(texts[i])}" for i in central]
+        lines += [f"      {short(texts[i], WIDTH)}" for i in central]
     return "\n".join(lines)
 
 
@@ -272,8 +276,3 @@ def _count(text: str) -> int | str:
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"must be 1 or more, or auto, got {text}")
     return text if text == "auto" else int(text)
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= WIDTH else text[: WIDTH - 1].rstrip() + "…"

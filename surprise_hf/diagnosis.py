@@ -12,9 +12,11 @@ from torch import Tensor
 from . import estimators as est
 from .ensemble import Ensemble
 from .fitted import check_ensemble, crossover_weight, documents_of
+from .inputs import short
 from .refinement import shuffled
 
 LEVELS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
+WIDTH = 60  # of a label's name in the table
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,13 @@ class Diagnosis:
         ]
 
     def __str__(self) -> str:
-        wide = max(5, *(len(label) for label in self.labels)) if self.labels else 5
+        names = [short(label, WIDTH) for label in self.labels]
+        wide = max(map(len, ("label", *names)))
         head = f"{'label':{wide}}    mean     std    skew  kurtosis  distance  beyond 1 %"
         lines = [
-            f"{r['label']:{wide}}  {r['mean']:6.3f}  {r['std']:6.4f}  {r['skewness']:+6.2f}  {r['kurtosis']:+8.2f}"
+            f"{name:{wide}}  {r['mean']:6.3f}  {r['std']:6.4f}  {r['skewness']:+6.2f}  {r['kurtosis']:+8.2f}"
             f"  {r['distance']:8.3f}  {100 * r['beyond_1_percent']:8.2f} %"
-            for r in self.rows()
+            for name, r in zip(names, self.rows(), strict=True)
         ]
         size = (
             f"{self.documents:,} documents: the surprise score counts w = {self.weight:.3f}."
@@ -80,6 +83,7 @@ class Diagnosis:
         return "\n".join([head, *lines, size])
 
 
+@torch.no_grad()
 def diagnose(
     ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None, *, n_cross: float = 1000
 ) -> Diagnosis:

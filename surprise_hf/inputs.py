@@ -230,6 +230,12 @@ def hypotheses(labels: Sequence[Label], template: Template) -> list[str]:
     return found
 
 
+def short(text: str, most: int) -> str:
+    """A text in one line of at most so many characters, for a message or a picture."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
 def positive_int(name: str, value: Any) -> int:
     """`value` as int, or a ValueError that names the argument."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from . import estimators as est
 from .diagnosis import diagnose
-from .ensemble import Ensemble
+from .ensemble import Ensemble, check_rows
 from .fitted import check_ensemble, crossover_weight, documents_of
+from .inputs import positive_int, short
 from .ops import unit_rows
 from .refinement import shuffled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from .comparison import Comparison
@@ -47,6 +49,7 @@ STYLE: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "figure.dpi": 120,
+    "text.usetex": False,  # names are no LaTeX
 }
 
 
@@ -65,10 +68,11 @@ def histogram(
         ImportError: no matplotlib.
         TypeError, ValueError: as `surprise_hf.diagnosis.diagnose`.
     """
-    found = diagnose(ensemble, queries, labels)
+    check_ensemble(queries, ensemble, "cosine")
     if not 1 <= len(queries) <= 40:
         raise ValueError(f"a figure shows 1 to 40 labels, got {len(queries)}; choose some")
-    rows = documents_of(ensemble, queries, "a histogram")
+    found = diagnose(ensemble, queries, labels)
+    rows, queries = documents_of(ensemble, queries, "a histogram").detach(), queries.detach()
     across = min(len(queries), 4 if len(queries) > 4 else 2)
     down = -(-len(queries) // across)
     with _style() as pyplot:
@@ -83,8 +87,10 @@ def histogram(
                 continue
             psi = est.similarity(rows, queries[i : i + 1], "cosine")[:, 0].to(torch.float64).cpu().numpy()
             mean, std = float(found.mean[i]), float(found.std[i])
-            axes.hist(psi, bins=bins, density=True, color=BAR, edgecolor="white", linewidth=0.3)
-            if std > 0:
+            same = float(psi.max() - psi.min()) < 1e-6  # but for rounding, which has no room for bins
+            span = (mean - 0.01, mean + 0.01) if same else None
+            axes.hist(psi, bins=bins, range=span, density=True, color=BAR, edgecolor="white", linewidth=0.3)
+            if not same:
                 low, high = axes.get_xlim()
                 x = torch.linspace(low, high, 300, dtype=torch.float64)
                 bell = torch.exp(-0.5 * ((x - mean) / std).square()) / (std * math.sqrt(2 * math.pi))
@@ -101,9 +107,8 @@ def histogram(
                 fontsize=7.5,
                 linespacing=1.3,
             )
-        figure.supxlabel(
-            "cosine similarity over the ensemble; line: gaussian of the same mean and deviation", fontsize=9
-        )
+        what = "cosine similarity over the ensemble", "line: gaussian of the same mean and deviation"
+        figure.supxlabel(("; " if across > 1 else "\n").join(what), fontsize=9)
     return figure
 
 
@@ -116,14 +121,18 @@ def calibration(ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[o
     Arguments and errors as for `histogram`, with any number of labels.
     """
     found = diagnose(ensemble, queries, labels)
+    if not found.labels:
+        raise ValueError("there is no label to draw: queries are empty")
     levels, seen = found.levels.cpu().numpy(), found.seen.cpu()
     floor = 0.5 / max(found.sample, 1)
     with _style() as pyplot:
         figure, axes = pyplot.subplots(figsize=(4.8, 4.4), layout="constrained")
         lowest = float(min(levels[0], seen.clamp(min=floor).min()))
-        axes.plot([lowest, 1], [lowest, 1], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="as promised")
+        axes.plot(
+            [lowest, 1], [lowest, 1], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3, label="as promised"
+        )
         few = len(found.labels) <= 8
-        colours = pyplot.get_cmap("viridis")(torch.linspace(0.0, 0.88, max(len(found.labels), 1)).numpy())
+        colours = pyplot.get_cmap("viridis")(torch.linspace(0.0, 0.88, len(found.labels)).numpy())
         for i, (name, colour) in enumerate(zip(found.labels, colours, strict=True)):
             axes.plot(
                 levels,
@@ -131,10 +140,12 @@ def calibration(ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[o
                 color=colour if few else BAR,
                 linewidth=1.2 if few else 0.6,
                 alpha=0.9 if few else 0.5,
-                label=_short(name, 28) if few else ("one label" if i == 0 else None),
+                label=_in_legend(name, 28) if few else ("one label" if i == 0 else None),
             )
         mean = seen.mean(dim=1).clamp(min=floor).numpy()
-        axes.plot(levels, mean, color=CURVE, linewidth=2, marker="o", markersize=3.5, label="mean of the labels")
+        axes.plot(
+            levels, mean, color=CURVE, linewidth=2, marker="o", markersize=3.5, zorder=4, label="mean of the labels"
+        )
         axes.set(xscale="log", yscale="log", xlim=(levels[0], 1), ylim=(lowest, 1.5), xlabel="promised: 1 - score")
         axes.set_ylabel("seen among held-out documents")
         axes.set_title(f"Calibration of the gaussian score, {found.documents:,} documents")
@@ -153,8 +164,9 @@ def heat_map(scores: Tensor, labels: Sequence[object], documents: Sequence[objec
 
     Raises:
         ImportError: no matplotlib.
-        ValueError: sizes that do not fit, or too many of them to read.
+        ValueError: sizes that do not fit, or too many of them to read; a score that is not finite.
     """
+    scores = torch.as_tensor(scores)
     if scores.dim() != 2 or scores.shape[1] != len(labels):
         raise ValueError(f"scores must have shape (documents, {len(labels)}), got {tuple(scores.shape)}")
     n, m = scores.shape
@@ -164,6 +176,8 @@ def heat_map(scores: Tensor, labels: Sequence[object], documents: Sequence[objec
     if not (1 <= n <= 60 and 1 <= m <= 40):
         raise ValueError(f"a figure shows 1 to 60 documents and 1 to 40 labels, got {n} and {m}; choose some")
     values = scores.detach().to(torch.float64).cpu()
+    if not values.isfinite().all():
+        raise ValueError("scores hold NaN or infinity")
     with _style() as pyplot:
         from matplotlib.patches import Rectangle
 
@@ -214,18 +228,23 @@ def ensemble_size(
 
     Raises:
         ImportError: no matplotlib.
-        ValueError: fewer than 20 documents, or a size beyond them.
+        ValueError: fewer than 20 documents, a size beyond them, no repeats, or no label whose similarity differs from
+            document to document.
     """
     check_ensemble(queries, ensemble, "cosine")
-    rows = documents_of(ensemble, queries, "a curve of sizes")
+    repeats = positive_int("repeats", repeats)
+    rows, queries = documents_of(ensemble, queries, "a curve of sizes").detach(), queries.detach()
     if len(rows) < 20:
         raise ValueError(f"a curve of sizes needs 20 documents or more, got {len(rows)}")
     if sizes is None:
         steps = torch.logspace(1, math.log10(len(rows) // 2), 10, dtype=torch.float64)
         sizes = sorted({round(float(step)) for step in steps})
-    if min(sizes) < 2 or max(sizes) > len(rows):
+    if not sizes or min(sizes) < 2 or max(sizes) > len(rows):
         raise ValueError(f"sizes must lie between 2 and the {len(rows)} documents, got {list(sizes)}")
     mean, std = est.moments(rows, queries, "cosine")
+    if not (std > 0).any():
+        raise ValueError("no label has a similarity that differs from document to document: there is no z to err in")
+    mean, std, queries = mean[std > 0], std[std > 0], queries[std > 0]  # the others' z is a step of any size
     errors = []
     for size in sizes:
         draws = [rows[shuffled(rows, seed)[:size]] for seed in range(repeats)]
@@ -296,17 +315,19 @@ def cluster_map(
     """Documents as points in the plane, coloured by cluster, the name of each cluster at the median of its points.
 
     Args:
-        embeddings: (n, d) floating; at most 20,000 of them are drawn, a random sample.
+        embeddings: (n, d) floating, finite; at most 20,000 of them are drawn, a random sample.
         clusters: (n,) number of each document's cluster.
-        names: of the clusters, by number.
+        names: of the clusters, by number. Where they would hide one another, the largest clusters are named.
         layout: "pca", the plane that holds most of the variance between the clusters (of the documents, for fewer
             than three clusters); or "umap", where umap-learn is installed. Both of unit rows.
         seed: of the sample and the layout.
 
     Raises:
         ImportError: no matplotlib, or no umap-learn.
-        ValueError: sizes that do not fit, no documents, an unknown layout.
+        TypeError, ValueError: embeddings of another kind or shape, sizes that do not fit, no documents, an unknown
+            layout.
     """
+    check_rows("embeddings", embeddings)
     rows, where = unit_rows(embeddings.detach().cpu()), torch.as_tensor(clusters).cpu().to(torch.int64)
     if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):
         raise ValueError(f"{len(rows)} embeddings, {len(where)} clusters and {len(names)} names do not fit together")
@@ -330,17 +351,40 @@ def cluster_map(
         figure, axes = pyplot.subplots(figsize=(7, 6), layout="constrained")
         colours = pyplot.get_cmap("turbo")(torch.linspace(0.05, 0.95, len(names)).numpy())
         size = min(16.0, max(3.0, 20_000 / len(rows)))
-        for number, (name, colour) in enumerate(zip(names, colours, strict=True)):
-            points = plane[where == number].numpy()
+        middles = {}
+        for number, colour in enumerate(colours):
+            points = plane[where == number]
             if len(points):
-                axes.scatter(points[:, 0], points[:, 1], s=size, color=colour, alpha=0.6, linewidths=0)
-                middle = plane[where == number].median(dim=0).values.tolist()
-                box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1}
-                axes.text(*middle, _short(str(name), 24), fontsize=8, ha="center", va="center", bbox=box, zorder=3)
+                axes.scatter(*points.T.numpy(), s=size, color=colour, alpha=0.6, linewidths=0)
+                middles[number] = tuple(points.median(dim=0).values.tolist())
         axes.set(xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set_visible(False)
-        axes.set_title(f"{len(rows):,} documents in {len(where.unique())} clusters ({layout.upper()})")
+        axes.margins(0.1, 0.05)
+        title = f"{len(rows):,} documents in {len(middles)} clusters ({layout.upper()})"
+        axes.set_title(title)
+        order = sorted(middles, key=lambda number: -int((where == number).sum()))
+        named = _name_places(figure, axes, [(_short(str(names[number]), 24), middles[number]) for number in order])
+        if named < len(middles):
+            axes.set_title(f"{title}, {named} of them named")
     return figure
+
+
+def _name_places(figure: Figure, axes: Axes, places: Sequence[tuple[str, tuple[float, float]]]) -> int:
+    """Write each name at its place, or just above or below where another stands; those without room are left out."""
+    figure.draw_without_rendering()  # it settles where places are
+    taken: list[Any] = []
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1}
+    for name, place in places:
+        for rise in (0, 11, -11):
+            text = axes.annotate(
+                name, place, (0, rise), textcoords="offset points", fontsize=8, ha="center", va="center", bbox=box
+            )
+            extent = text.get_window_extent()
+            if not extent.count_overlaps(taken):
+                taken.append(extent)
+                break
+            text.remove()
+    return len(taken)
 
 
 def comparison(result: Comparison) -> Figure:
@@ -400,7 +444,7 @@ def training(history: Sequence[Mapping[str, Any]], threshold: float | None = Non
     curves: dict[str, list[tuple[float, float]]] = {}
     for entry in history:
         for name, value in entry.items():
-            if name in ("loss", "cross_entropy") or name.endswith("_accuracy"):
+            if "epoch" in entry and (name in ("loss", "cross_entropy") or name.endswith("_accuracy")):
                 curves.setdefault(name, []).append((entry["epoch"], value))
     if "cross_entropy" not in curves:
         raise ValueError("the history has no epoch's cross_entropy: plot it after trainer.train()")
@@ -418,12 +462,13 @@ def training(history: Sequence[Mapping[str, Any]], threshold: float | None = Non
         left.set_title("Mean of the epoch")
         for at, name in enumerate(measures):
             points = [(epoch, 100 * value) for epoch, value in curves[name]]
-            label = name.removesuffix("_accuracy").replace("_", " ")
+            label = _in_legend(name.removesuffix("_accuracy").replace("_", " "), 40)
             right.plot(*zip(*points, strict=True), "o-", color=f"C{at}", markersize=4, label=label)
         if measures:
             right.set_title("Accuracy, percent")
+        last = max(epoch for curve in curves.values() for epoch, _ in curve)
         for axes in panels[0]:
-            axes.set_xlabel("epoch")
+            axes.set(xlabel="epoch", xlim=(0, 1.05 * last))
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(True, axis="y")
             axes.legend(loc="best", fontsize=8)
@@ -443,5 +488,11 @@ def _style() -> Iterator[Any]:
 
 
 def _short(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    """A name as it is: matplotlib takes what stands between two dollars for a formula."""
+    return short(text, most).replace("$", r"\$")
+
+
+def _in_legend(text: str, most: int) -> str:
+    """`_short` for a legend, which leaves out what begins with an underscore."""
+    text = _short(text, most)
+    return f" {text}" if text.startswith("_") else text

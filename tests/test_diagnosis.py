@@ -102,3 +102,17 @@ def test_errors() -> None:
         diagnose(Ensemble.from_embeddings(rows(5), reservoir=0), rows(2))
     with pytest.raises(ValueError, match="the ensemble has 16 dimensions but queries have 3"):
         diagnose(rows(5), rows(2, 3))
+
+
+def test_a_name_stays_in_its_line_of_the_table() -> None:
+    names = ["two\nlines", "long " * 40, ""]
+    lines = str(diagnose(rows(50), rows(3, seed=1), names)).splitlines()
+    assert len(lines) == 5
+    assert len({len(line) for line in lines[:4]}) == 1
+    assert lines[1].startswith("two lines ")
+    assert diagnose(rows(50), rows(3, seed=1), names).labels == names
+
+
+def test_no_gradient_is_kept() -> None:
+    found = diagnose(rows(50).requires_grad_(), rows(2).requires_grad_())
+    assert not any(value.requires_grad for value in (found.mean, found.std, found.distance, found.seen))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
+from collections.abc import Callable
 
 import matplotlib as mpl
 import numpy as np
@@ -11,9 +13,12 @@ import pytest
 import scipy.stats
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
 from surprise_hf import plots
+from surprise_hf.comparison import compare
 from surprise_hf.diagnosis import diagnose
 from surprise_hf.ensemble import Ensemble
 
@@ -107,9 +112,112 @@ def test_errors() -> None:
         (lambda: plots.heat_map(torch.zeros(61, 1), ["a"]), "got 61 and 1"),
         (lambda: plots.ensemble_size(rows(9), rows(1)), "20 documents or more, got 9"),
         (lambda: plots.ensemble_size(rows(30), rows(1), sizes=[31]), "between 2 and the 30 documents"),
+        (lambda: plots.ensemble_size(rows(30), rows(1), sizes=[]), "between 2 and the 30 documents"),
+        (lambda: plots.ensemble_size(rows(30), rows(1), repeats=0), "repeats must be a positive integer"),
+        (lambda: plots.ensemble_size(rows(30), rows(0)), "no label has a similarity that differs"),
+        (lambda: plots.ensemble_size(torch.ones(30, 16), rows(1)), "no label has a similarity that differs"),
+        (lambda: plots.histogram(rows(9), rows(0)), "1 to 40 labels, got 0"),
+        (lambda: plots.calibration(rows(9), rows(0)), "no label to draw"),
+        (lambda: plots.heat_map(torch.tensor([[0.5, math.nan]]), ["a", "b"]), "scores hold NaN"),
+        (lambda: plots.cluster_map(torch.full((2, 3), math.nan), [0, 0], ["a"]), "embeddings: row 0, 1 holds NaN"),
+        (lambda: plots.cluster_map(torch.zeros(3), [0, 0, 0], ["a"]), "embeddings must"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+NAMES = ["$x^2$ for $5", r"$\frac$", "_hidden", "two\nlines", "Zürich & Ångström 100 %", "long " * 30]
+
+
+def pictures() -> dict[str, Callable[[list[str]], Figure]]:
+    def compared(names: list[str]) -> Figure:
+        right = torch.eye(len(names), dtype=torch.bool).repeat(5, 1)
+        best = right.int().argmax(dim=1, keepdim=True)
+        return plots.comparison(compare([("cosine", best.roll(1), 1.0), ("surprise", best, 1.0)], names, right))
+
+    return {
+        "histogram": lambda names: plots.histogram(rows(90), rows(len(names), seed=1), names),
+        "one histogram": lambda names: plots.histogram(rows(90), rows(1, seed=1), names[:1]),
+        "calibration": lambda names: plots.calibration(rows(90), rows(len(names), seed=1), names),
+        "heat map": lambda names: plots.heat_map(torch.rand(len(names), len(names)), names, names),
+        "one cell": lambda names: plots.heat_map(torch.rand(1, 1), names[-1:], names[-1:]),
+        "cluster map": lambda names: plots.cluster_map(rows(90), [i % len(names) for i in range(90)], names),
+        "comparison": compared,
+        "size": lambda _: plots.ensemble_size(rows(90), rows(2)),
+        "training": lambda _: plots.training([{"epoch": 1.0, "cross_entropy": 1.0, "eval_a_accuracy": 1.0}], 0.3),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", pictures())
+def test_every_text_is_whole_and_as_it_is(kind: str) -> None:
+    """Inside the picture, no formula made of what stands between dollars, no name left out of a legend."""
+    figure = pictures()[kind](NAMES)
+    figure.canvas.draw()
+    texts = [*figure.texts]
+    for axes in [axes for axes in figure.axes if axes.get_visible()]:
+        legend = axes.get_legend()
+        texts += [axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        texts += legend.get_texts() if legend else ()
+        if isinstance(axes.yaxis.get_major_locator(), FixedLocator):  # names; of numbers some lie outside
+            texts += axes.get_yticklabels()
+        if isinstance(axes.xaxis.get_major_locator(), FixedLocator):
+            texts += axes.get_xticklabels()
+    texts = [text for text in texts if text.get_text()]
+    for text in texts:
+        box = text.get_window_extent()
+        assert -1 <= box.x0 <= box.x1 <= figure.bbox.x1 + 1, text
+        assert -1 <= box.y0 <= box.y1 <= figure.bbox.y1 + 1, text
+    if kind not in ("size", "training", "one histogram", "one cell"):
+        shown = {text.get_text().replace(r"\$", "$").strip() for text in texts}
+        assert {" ".join(name.split()) for name in NAMES[:-1]} <= shown
+
+
+def test_names_of_clusters_do_not_hide_one_another() -> None:
+    """The largest are named, and the title tells how many."""
+    where = [i % 150 if i < 1200 else 7 for i in range(1300)]
+    figure = plots.cluster_map(rows(1300), where, [f"the name of {i}" for i in range(150)])
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert all(not box.count_overlaps(boxes[:i]) for i, box in enumerate(boxes))
+    assert axes.texts[0].get_text() == "the name of 7"
+    assert 10 < len(boxes) < 150
+    assert axes.get_title(loc="left") == f"1,300 documents in 150 clusters (PCA), {len(boxes)} of them named"
+    assert sum(len(points.get_offsets()) for points in axes.collections) == 1300
+
+
+def test_names_of_two_clusters_at_one_place_are_both_there() -> None:
+    figure = plots.cluster_map(torch.ones(10, 4), [0, 1] * 5, ["even", "odd"])
+    figure.canvas.draw()
+    one, other = (text.get_window_extent() for text in figure.axes[0].texts)
+    assert not one.overlaps(other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("draw", [plots.histogram, plots.calibration, plots.ensemble_size])
+def test_documents_of_any_kind(draw: Callable[..., Figure], dtype: torch.dtype) -> None:
+    """Rows that differ by rounding alone, and those that a training still has gradients of."""
+    queries = rows(3, seed=1).to(dtype)
+    if draw is not plots.ensemble_size:
+        same = rows(1).to(dtype) * torch.linspace(1, 3, 30, dtype=dtype).unsqueeze(1)
+        draw(same, queries).savefig("/dev/null", format="png")
+    ours = rows(30).to(dtype).requires_grad_()
+    draw(ours, queries.requires_grad_()).savefig("/dev/null", format="png")
+    assert ours.grad is None
+
+
+def test_a_label_that_all_documents_are_as_near_to_has_no_part_in_the_error() -> None:
+    documents = rows(100)
+    documents[:, 0] = 0
+    queries = torch.cat((rows(2, seed=1), torch.eye(16)[:1]))
+    one, other = (plots.ensemble_size(documents, q, sizes=[10, 30]) for q in (queries, queries[:2]))
+    np.testing.assert_array_equal(one.axes[0].lines[0].get_ydata(), other.axes[0].lines[0].get_ydata())
+
+
+def test_a_heat_map_of_lists_and_arrays() -> None:
+    scores = [[0.1, 0.9], [0.8, 0.2]]
+    for given in (scores, np.array(scores), torch.tensor(scores, requires_grad=True)):
+        np.testing.assert_allclose(plots.heat_map(given, ["a", "b"]).axes[0].images[0].get_array(), scores)
 
 
 def test_cluster_map_draws_every_document_and_names_its_cluster() -> None:
@@ -191,5 +299,6 @@ def test_training_draws_the_logged_numbers() -> None:
         "eval cosine": ([1, 2], [25, 50]),
     }
     assert len(plots.training(history[:2]).axes) == 1
+    assert plots.training([*history[:2], {"loss": 0.5}]).axes  # an entry of someone's own
     with pytest.raises(ValueError, match="no epoch's cross_entropy"):
         plots.training(history[-1:])
