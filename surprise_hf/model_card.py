@@ -6,10 +6,14 @@ and is written anew each time the model is saved; without that line it is its ow
 
 from __future__ import annotations
 
+import math
 import re
+import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .inputs import as_number, short
 
 __all__ = ["CITATION", "MARK", "model_card", "record_results", "training_arguments"]
 
@@ -26,7 +30,7 @@ CITATION = """\
 
 TASK = "surprise-zero-shot"
 TAGS = ["sentence-transformers", "surprise_hf", TASK, "zero-shot-classification", "text-classification"]
-SHOWN = 40  # labels named in the card
+SHOWN, LONG = 40, 80  # labels named in the card, and characters of one
 
 TRAINING = (  # of the arguments, those that say how a model was made; no paths, no names of machines
     "num_train_epochs",
@@ -66,8 +70,14 @@ def is_ours(repo_id: str, token: bool | str | None = None, revision: str | None 
 
 def license_of(card: str) -> str | None:
     """The license that a card names in its front matter."""
-    found = re.match(r"---\n(?:(?!---\n).*\n)*?license: *(\S+)\n", card)
-    return found[1] if found else None
+    import yaml
+
+    found = re.match(r"---\s*\n(.*?)\n---", card.replace("\r\n", "\n"), flags=re.DOTALL)
+    try:
+        named = yaml.safe_load(found[1])["license"] if found else None
+    except (KeyError, TypeError, yaml.YAMLError):
+        return None
+    return named if isinstance(named, str) else None
 
 
 def training_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,20 +91,20 @@ def record_results(report: dict[str, Any], dataset: str, metrics: Mapping[str, A
     Args:
         report: `SurpriseModel.report`.
         dataset: its name, as a reader knows it.
-        metrics: names and numbers; what is no number is left out.
+        metrics: names and numbers; what is no finite number is left out.
         split: of the data.
 
     Raises:
         ValueError: there is no number among the metrics.
     """
-    numbers = {}
+    found = {}
     for name, value in metrics.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers[name] = float(value)
-    if not numbers:
+        if math.isfinite(number := as_number(value)):
+            found[name] = number
+    if not found:
         raise ValueError(f"there is no number among the metrics of {dataset!r}: {dict(metrics)}")
     kept = [result for result in report.get("results", []) if (result["dataset"], result["split"]) != (dataset, split)]
-    report["results"] = [*kept, {"dataset": dataset, "split": split, "metrics": numbers}]
+    report["results"] = [*kept, {"dataset": dataset, "split": split, "metrics": found}]
 
 
 def model_card(model: Any, model_id: str | None = None, license: str | None = None) -> str:  # noqa: A002 (its name)
@@ -192,7 +202,7 @@ embeddings = SentenceTransformer("{where}").encode(["The match went to extra tim
 def _contents(model: Any) -> str:
     labels = list(map(str, model.candidate_labels or []))
     more = f", and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-    named = ", ".join(f"`{label}`" for label in labels[:SHOWN]) + more
+    named = ", ".join(map(_code, labels[:SHOWN])) + more
     template = model.hypothesis_template
     templates = [template] if isinstance(template, str) else list(template)
     ensemble = model.ensemble
@@ -204,7 +214,7 @@ def _contents(model: Any) -> str:
     lines = [
         ("Encoder", f"{_encoder(model)}, {model.dim} dimensions"),
         ("Labels", f"{len(labels)}: {named}" if labels else "none stored; give them in the call"),
-        ("Template", ", ".join(f"`{text}`" for text in templates)),
+        ("Template", ", ".join(map(_code, templates))),
         (
             "Texts longer than the encoder's window",
             {"truncate": "cut off", "window": "read in pieces"}[model.long_texts],
@@ -212,7 +222,7 @@ def _contents(model: Any) -> str:
         ("Ensemble", held),
     ]
     if model.fit_options:
-        options = ", ".join(f"`{name}={value!r}`" for name, value in sorted(model.fit_options.items()))
+        options = ", ".join(_code(f"{name}={value!r}") for name, value in sorted(model.fit_options.items()))
         lines.append(("Scoring options", options))
     return _table(("", ""), lines)
 
@@ -220,14 +230,18 @@ def _contents(model: Any) -> str:
 def _training(arguments: Mapping[str, Any] | None) -> str:
     if not arguments:
         return ""
-    return f"## Training\n\n{_table(('argument', 'value'), [(f'`{n}`', f'`{v}`') for n, v in arguments.items()])}"
+    return f"## Training\n\n{_table(('argument', 'value'), [(_code(n), _code(v)) for n, v in arguments.items()])}"
 
 
 def _results(results: list[dict[str, Any]] | None) -> str:
     if not results:
         return ""
     rows = [
-        (result["dataset"] + (f" ({result['split']})" if result["split"] else ""), metric, f"{value:.4f}")
+        (
+            _plain(result["dataset"] + (f" ({result['split']})" if result["split"] else "")),
+            _plain(metric),
+            f"{value:.4f}",
+        )
         for result in results
         for metric, value in result["metrics"].items()
     ]
@@ -257,18 +271,36 @@ def _limits(model: Any) -> str:
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     cells = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _code(text: Any) -> str:
+    """A name of any characters as it is, in the type of code and in one line: no markdown in it, no end of a cell."""
+    text = short(str(text), LONG)
+    if text and not {"`", "|"} & set(text):
+        return f"`{text}`"
+    return f"<code>{_coded(text, string.punctuation)}</code>"
+
+
+def _plain(text: str) -> str:
+    """A name of any characters as it is, in one line."""
+    return _coded(short(text, LONG), "\\`*[]<>|&")
+
+
+def _coded(text: str, signs: str) -> str:
+    return "".join(f"&#{ord(sign)};" if sign in signs else sign for sign in text)
 
 
 def ensemble_card(ensemble: Any, repo_id: str) -> str:
     """The card of an `Ensemble` in a repository of its own."""
     rows = len(ensemble.reservoir)
     single = f"the embeddings of {rows:,} of them" if rows else "no embedding of any one of them"
-    base = f"base_model: {ensemble.encoder}\n" if ensemble.encoder else ""
+    named = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", ensemble.encoder or "")  # as repositories are, or the Hub refuses it
+    base = f'base_model: "{ensemble.encoder}"\n' if named else ""
     return (
         f"---\n{base}library_name: surprise_hf\ntags:\n- surprise_hf\n- ensemble\n---\n\n# Ensemble\n\n"
         f"Mean and covariance of the embeddings of {len(ensemble):,} documents, {ensemble.dim} dimensions, by"
-        f" {ensemble.encoder or 'an encoder without a name'}, and {single}. They give a similarity its context: the"
-        " [surprise score](https://arxiv.org/abs/2308.09765).\n\n"
+        f" {_plain(ensemble.encoder or 'an encoder without a name')}, and {single}. They"
+        " give a similarity its context: the [surprise score](https://arxiv.org/abs/2308.09765).\n\n"
         f'```python\nimport surprise_hf\n\nensemble = surprise_hf.Ensemble.from_pretrained("{repo_id}")\n```\n'
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import json
+import math
 import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
-from surprise_hf import SurpriseModel, model_card
+from surprise_hf import Ensemble, SurpriseModel, model_card
 from tests.test_import import python
 
 DOCUMENTS = [f"{a} {b}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat", "vote")]
@@ -51,7 +56,7 @@ It is a plain sentence-transformers model too:
 \|  \|  \|
 \| --- \| --- \|
 \| Encoder \| a local encoder, 32 dimensions \|
-\| Labels \| 3: `sport`, `money`, `pipe&#124;label` \|
+\| Labels \| 3: `sport`, `money`, <code>pipe&#124;label</code> \|
 \| Template \| `about \{\}` \|
 \| Texts longer than the encoder's window \| cut off \|
 \| Ensemble \| mean and covariance of the embeddings of 16 documents, and the embeddings of 16 of them \|
@@ -231,7 +236,102 @@ def test_results_need_a_number(model):
         model.record_results("x", {"note": "text"})
 
 
-def test_license_of():
-    assert model_card.license_of("---\ntags:\n- a\nlicense: mit\n---\n# X") == "mit"
-    assert model_card.license_of("---\ntags:\n- a\n---\nlicense: mit\n") is None
-    assert model_card.license_of("") is None
+@pytest.mark.parametrize(
+    ("card", "license_"),
+    [
+        ("---\ntags:\n- a\nlicense: mit\n---\n# X", "mit"),
+        ("---\ntags:\n- a\n---\nlicense: mit\n", None),
+        ('---\nlicense: "mit"\n---\n', "mit"),
+        ("---\nlicense: mit # as its parts\n---\n", "mit"),
+        ("---\r\nlicense: mit\r\n---\r\n# X", "mit"),
+        ("---\nmodel:\n  license: mit\n---\n", None),
+        ("---\nlicense:\n- mit\n---\n", None),
+        ("---\n- mit\n---\n", None),
+        ("---\na: b: c\n---\n", None),
+        ("---\n---\n", None),
+        ("", None),
+    ],
+)
+def test_license_of(card, license_):
+    assert model_card.license_of(card) == license_
+
+
+NAMES = ["pipe|label", "tick`tock", "``", "new\nline", "<b>*bold*</b>", "long " * 100, "a\\|b", "日本語", 'x: "y" # z']
+
+
+def cells(card: str, heading: str) -> list[list[str]]:
+    """The rows of a section's table, as HTML shows them."""
+    lines = re.search(rf"## {heading}\n\n((?:\|.*\n)+)", card)[1].splitlines()[2:]
+    return [[html.unescape(cell.strip()) for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.filterwarnings("ignore:.* labels are longer")
+def test_names_of_any_characters(st_path, tmp_path):
+    """Labels, templates, data and metrics stay in their cell and are no markdown; the front matter stays YAML."""
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS)
+    model.set_labels(NAMES, [f"{name} {{}}" for name in NAMES], weight=1.0)
+    for name in NAMES:
+        model.record_results(name, {name: 0.5}, split=name)
+    card = saved(model, tmp_path)
+    assert max(map(len, card.splitlines())) < 1000
+    shown = [" ".join(name.split())[:70] for name in NAMES]
+    parts = cells(card, "What is in it")
+    assert all(len(row) == 2 for row in parts)
+    told = dict(parts)
+    for name in shown:
+        assert name in told["Labels"]
+        assert name in told["Template"]
+    results = cells(card, "Evaluation")
+    assert len(results) == len(NAMES)
+    for name, (data, metric, value) in zip(shown, results, strict=True):
+        assert data.startswith(name)
+        assert metric.startswith(name)
+        assert value == "0.5000"
+    index = front_matter(card)["model-index"][0]["results"]
+    assert [entry["dataset"]["name"] for entry in index] == NAMES
+    assert SurpriseModel.from_pretrained(tmp_path, device="cpu").candidate_labels == [name.strip() for name in NAMES]
+
+
+def test_code_and_text_are_no_markdown():
+    assert model_card._code("plain *name* <b>") == "`plain *name* <b>`"
+    assert model_card._code("a`b") == "<code>a&#96;b</code>"
+    assert model_card._code("*a|b*") == "<code>&#42;a&#124;b&#42;</code>"
+    assert model_card._code("") == "<code></code>"
+    assert model_card._plain("[a](b) `c` *d* <e> f_g \\ &lt;") == (
+        "&#91;a&#93;(b) &#96;c&#96; &#42;d&#42; &#60;e&#62; f_g &#92; &#38;lt;"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.5), 0.5),
+        (np.int64(3), 3.0),
+        (2, 2.0),
+        (True, None),
+        (np.bool_(True), None),
+        (math.nan, None),
+        (math.inf, None),
+        ("0.5", None),
+        ([0.5], None),
+        (None, None),
+    ],
+)
+def test_numbers_of_any_library_are_recorded_and_nothing_else(value, kept):
+    report: dict = {}
+    model_card.record_results(report, "data", {"value": value, "one": 1})
+    ((result),) = report["results"]
+    assert result["metrics"].get("value") == kept
+    json.dumps(report, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "encoder", ["me/encoder", "all-MiniLM-L6-v2", "my: enc #1", "/home/me/enc", "a\nb", "123", None]
+)
+def test_the_card_of_an_ensemble(encoder):
+    card = model_card.ensemble_card(Ensemble.from_embeddings(torch.eye(4), encoder=encoder), "me/ensemble")
+    head = front_matter(card)
+    assert head["library_name"] == "surprise_hf"
+    assert head.get("base_model") == (encoder if encoder in ("me/encoder", "all-MiniLM-L6-v2", "123") else None)
+    assert f"4 documents, 4 dimensions, by {' '.join((encoder or 'an encoder without a name').split())}, and" in card
