@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class SurpriseRemotePipeline(Pipeline):
             out = self.model(**batch).last_hidden_state
             for step in self.steps or [lambda x, mask: pool(x, mask, "mean")]:
                 out = step(out, batch["attention_mask"])
-            for i, vector in zip(rows, out.float().cpu(), strict=True):
+            for i, vector in zip(rows, out.float().cpu()[:, : self.settings.get("truncate_dim")], strict=True):
                 found[i] = vector
         return torch.stack(found)
 
@@ -146,18 +147,18 @@ class SurpriseRemotePipeline(Pipeline):
         """See the class."""
         if other:
             raise TypeError(f"unknown here: {', '.join(other)}{MORE}")
-        rows = [inputs] if isinstance(inputs, str) else list(inputs)
-        for row, text in enumerate(rows):
-            if not isinstance(text, str) and text is not None:
-                raise ValueError(f"document {row} must be a string, got {type(text).__name__}")
+        for name, count in (("top_k", top_k), ("batch_size", batch_size)):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise ValueError(f"{name} must be a positive integer, got {count!r}")
+        rows = as_texts(inputs)
         results: list[dict[str, Any]] = [{"sequence": text, "labels": [], "scores": []} for text in rows]
-        kept = [row for row, text in enumerate(rows) if text is not None and text.strip()]
-        if kept:
+        texts = {row: text for row, text in enumerate(rows) if text is not None and text.strip()}
+        if texts:
             given = {"weight": surprise_weight, "n_cross": n_cross}
             given = {name: value for name, value in given.items() if value is not None}
-            keys = self.embed([rows[row] for row in kept], batch_size)
+            keys = self.embed(list(texts.values()), batch_size)
             labels, fitted = self._fit(candidate_labels, hypothesis_template, given, keys)
-            for row, (scores, order) in zip(kept, rank(unit(keys), fitted), strict=True):
+            for row, (scores, order) in zip(texts, rank(unit(keys), fitted), strict=True):
                 best = order[:top_k]
                 results[row]["labels"] = [labels[i] for i in best]
                 results[row]["scores"] = [scores[i] for i in best]
@@ -170,6 +171,7 @@ class SurpriseRemotePipeline(Pipeline):
         stored = self.stored["candidate_labels"]
         labels = as_labels(stored if given is None else given)
         asked = self.stored["hypothesis_template"] if template is None else template
+        asked = list(asked) if isinstance(asked, tuple) else asked
         same = stored is not None and labels == as_labels(stored) and asked == self.stored["hypothesis_template"]
         options = {**(self.stored["fit_options"] if self.ensemble is not None else {}), **options}
         names = [label for label, _ in labels]
@@ -183,12 +185,14 @@ class SurpriseRemotePipeline(Pipeline):
         queries = self.tensors.get("vectors") if same else None
         if queries is None:
             queries = self._label_vectors([text for _, text in labels], [asked] if isinstance(asked, str) else asked)
-        return names, fit(queries, self.ensemble, keys, **options)
+        return names, fit(queries, self.ensemble, keys, options.get("weight"), options.get("n_cross", 1000))
 
     def _label_vectors(self, texts: list[str], templates: list[str]) -> Tensor:
+        if not templates:
+            raise ValueError("hypothesis_template is an empty list: give at least one template")
         for template in templates:
-            if template.count("{}") != 1:
-                raise ValueError(f"hypothesis_template must contain {{}} exactly once, got {template!r}")
+            if template.count("{}") != 1 or template.count("{") + template.count("}") != 2:
+                raise ValueError(f"hypothesis_template must contain {{}} exactly once and no other brace: {template!r}")
         vectors = self.embed([template.replace("{}", text) for template in templates for text in texts])
         return vectors if len(templates) == 1 else unit(vectors).reshape(len(templates), len(texts), -1).mean(dim=0)
 
@@ -222,17 +226,37 @@ def pool(x: Tensor, mask: Tensor, mode: str) -> Tensor:
     return x[torch.arange(len(x), device=x.device), at]
 
 
+def as_texts(inputs: Any) -> list[str | None]:
+    """The rows of a call; None for a missing one."""
+    if isinstance(inputs, (dict, set, frozenset)) or hasattr(inputs, "columns") or not isinstance(inputs, Iterable):
+        raise ValueError(f"documents must be a string or a list of strings, got {type(inputs).__name__}")
+    rows = [inputs] if isinstance(inputs, str) else list(inputs)
+    for row, text in enumerate(rows):
+        if isinstance(text, float) and text != text:
+            rows[row] = None
+        elif not isinstance(text, str) and text is not None:
+            raise ValueError(f"document {row} must be a string, got {type(text).__name__}")
+    return rows
+
+
 def as_labels(labels: Any) -> list[tuple[Any, str]]:
     """Labels and the texts to embed for them: of a list, a dict {label: description} or a string with commas."""
     if isinstance(labels, str):
         labels = [label for label in labels.split(",") if label.strip()]
     if labels is None or not isinstance(labels, Iterable):
         raise ValueError("no labels: pass candidate_labels=[...]")
-    texts = labels if isinstance(labels, dict) else {}
+    labels = sorted(labels, key=str) if isinstance(labels, (set, frozenset)) else labels
     found = [label.strip() if isinstance(label, str) else label for label in labels]
-    if not found or len(set(map(str, found))) < len(found):
-        raise ValueError("candidate_labels must be at least one label, and all different")
-    return [(label, str(texts.get(label, label))) for label in found]
+    for label in found:
+        if isinstance(label, bool) or not isinstance(label, (str, Integral)):
+            raise ValueError(f"a label must be a string or an integer, got {label!r}{MORE}")
+    if not found or "" in found or len(set(map(str, found))) < len(found):
+        raise ValueError("candidate_labels must be at least one label, none blank, and all different")
+    texts = list(labels.values()) if isinstance(labels, dict) else found
+    # values that are no text, as in {"sports": 0}, only number the labels
+    return [
+        (label, text.strip() if isinstance(text, str) else str(label)) for label, text in zip(found, texts, strict=True)
+    ]
 
 
 # --- the score (paper section 2), in float64 -------------------------------------------------------------------------
@@ -262,6 +286,10 @@ def fit(
         var = ((q @ (ensemble["scatter"] / count)) * q).sum(dim=1)
     floor = 8 * torch.finfo(torch.float32).eps * mean.abs().clamp(min=1)
     std = torch.where(var <= floor.square(), 0.0, var.clamp(min=0).sqrt())
+    if weight is not None and not 0 <= weight <= 1:
+        raise ValueError(f"surprise_weight must be between 0 and 1, got {weight!r}")
+    if not n_cross > 0:
+        raise ValueError(f"n_cross must be a positive number, got {n_cross!r}")
     w = math.tanh(count / n_cross) if weight is None else float(weight)
     w = 0.0 if w < 1e-3 else 1.0 if 1 - w < 1e-3 else w
     found = {"queries": queries, "mean": mean, "std": std, "weight": w, "estimator": "gaussian"}

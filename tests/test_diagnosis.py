@@ -43,6 +43,12 @@ def test_noise_is_what_gaussian_samples_stay_below_in_19_of_20() -> None:
     assert 0.93 < (shape(sample)[4] < limit).double().mean() < 0.97
 
 
+def test_levels_are_tails_with_one_percent_among_them() -> None:
+    found = diagnose(rows(50), rows(2))
+    assert found.levels.tolist() == [0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99]
+    assert found.rows()[1]["beyond_1_percent"] == float(found.seen[found.levels.tolist().index(0.01), 1])
+
+
 def test_equal_values_have_no_shape() -> None:
     assert shape(torch.full((2, 5), 0.25)).tolist() == [[0.25, 0.25], *[[0.0, 0.0]] * 4]
 
@@ -78,6 +84,7 @@ def test_size_and_names() -> None:
     found = ens.diagnose(queries, ["a rather long name", 7], n_cross=200)
     assert (found.documents, found.sample) == (300, 100)
     assert found.weight == pytest.approx(math.tanh(1.5))
+    assert ens.diagnose(queries).weight == pytest.approx(math.tanh(0.3), rel=1e-9)
     assert found.labels == ["a rather long name", "7"]
     lines = str(found).splitlines()
     assert [line.split("  ")[0] for line in lines[1:3]] == ["a rather long name", "7".ljust(18).split("  ")[0]]

@@ -43,6 +43,10 @@ def prompted(bert: Path, folder: Path) -> None:
     SentenceTransformer(str(bert), device="cpu", prompts=prompts, default_prompt_name="query").save(str(folder))
 
 
+def truncated(bert: Path, folder: Path) -> None:
+    SentenceTransformer(str(bert), device="cpu", truncate_dim=16).save(str(folder))
+
+
 def left_padded(bert: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(bert, padding_side="left")
     torch.manual_seed(0)
@@ -73,6 +77,7 @@ ENCODERS = {
     "cls": pooled("cls"),
     "max": pooled("max"),
     "prompted": prompted,
+    "truncated": truncated,
     "left-padded": left_padded,
     "t5": t5,
 }
@@ -84,6 +89,7 @@ OPTIONS = [
     {"weight": 1.0, "estimator": "quantile"},
     {"weight": 1.0, "refine": 3},
     {"n_cross": 20.0},
+    {"weight": 0.5, "estimator": "gaussian", "refine": 0},
 ]
 
 
@@ -122,6 +128,68 @@ def test_every_option_that_labels_are_stored_with(options, st_path, tmp_path):
     here, there = both(model, tmp_path)
     same(here(DOCUMENTS), there(DOCUMENTS))
     same([here("dog cat")], [there("dog cat")])
+    if options.get("estimator", "gaussian") == "gaussian" and not options.get("refine"):
+        same(here(DOCUMENTS, OTHERS), there(DOCUMENTS, OTHERS))
+
+
+@pytest.fixture(scope="module")
+def pair(st_path, tmp_path_factory) -> tuple[transformers.Pipeline, transformers.Pipeline]:
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS, weight=1.0)
+    return both(model, tmp_path_factory.mktemp("remote"))
+
+
+TAKEN = {
+    "labels by number": {"candidate_labels": {"music": 0, "weather": 1}},
+    "described, with blanks": {"candidate_labels": {" music ": "songs and guitars ", "weather": "rain"}},
+    "a set": {"candidate_labels": {"weather", "music"}},
+    "numbers": {"candidate_labels": [1, 2]},
+    "commas": {"candidate_labels": "music, weather,"},
+    "a tuple of templates": {"candidate_labels": OTHERS, "hypothesis_template": ("about {}", "of {}")},
+    "its own again": {"candidate_labels": LABELS, "hypothesis_template": "this matter is {}"},
+    "missing documents": {"inputs": ["dog", None, float("nan"), " "]},
+    "a tuple of documents": {"inputs": ("dog", "cat")},
+    "no documents": {"inputs": []},
+}
+REFUSED = {
+    "top_k=0": {"top_k": 0},
+    "top_k=-1": {"top_k": -1},
+    "top_k=True": {"top_k": True},
+    "batch_size=0": {"batch_size": 0},
+    "weight": {"candidate_labels": OTHERS, "surprise_weight": 1.5},
+    "weight nan": {"candidate_labels": OTHERS, "surprise_weight": float("nan")},
+    "blank label": {"candidate_labels": ["music", " "]},
+    "label True": {"candidate_labels": ["music", True]},
+    "labels twice": {"candidate_labels": ["music", "music "]},
+    "no labels": {"candidate_labels": []},
+    "no templates": {"candidate_labels": OTHERS, "hypothesis_template": []},
+    "braces": {"candidate_labels": OTHERS, "hypothesis_template": "{x} {}"},
+    "two slots": {"candidate_labels": OTHERS, "hypothesis_template": "{} {}"},
+    "no document": {"inputs": None},
+    "a dict": {"inputs": {"text": "dog"}},
+    "numbers": {"inputs": ["dog", 3]},
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_it_takes_what_the_package_takes(kind, pair):
+    call = {"inputs": DOCUMENTS, **TAKEN[kind]}
+    here, there = (pipe(call["inputs"], **{k: v for k, v in call.items() if k != "inputs"}) for pipe in pair)
+    same(here, there)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_it_refuses_what_the_package_refuses(kind, pair):
+    call = {"inputs": DOCUMENTS, **REFUSED[kind]}
+    for pipe in pair:
+        with pytest.raises(ValueError, match=r"must|no documents|not a sequence|is blank|both|empty"):
+            pipe(call["inputs"], **{k: v for k, v in call.items() if k != "inputs"})
+
+
+def test_labels_of_each_document_are_in_the_package_alone(pair):
+    with pytest.raises(ValueError, match=r"got \['music'\]; that is in the package"):
+        pair[1](["dog", "cat"], [["music"], ["weather"]])
+    with pytest.raises(ValueError, match="n_cross must be a positive number, got 0"):
+        pair[1]("dog", OTHERS, n_cross=0)
 
 
 @pytest.mark.filterwarnings("ignore:the ensemble|one document")
