@@ -6,7 +6,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["download", "upload"]
+__all__ = ["check_exists", "download", "upload"]
+
+
+def check_exists(name_or_path: str | os.PathLike) -> None:
+    """Refuse what is neither a folder nor a name that a repository could have.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        NotADirectoryError: it is a file.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    name, path = os.fspath(name_or_path), Path(name_or_path)
+    if path.is_file():
+        raise NotADirectoryError(f"{name} is a file: give the folder that it lies in")
+    try:
+        validate_repo_id("folder" if name and path.is_dir() else name)
+    except HFValidationError:
+        raise FileNotFoundError(f"no such folder: {name!r}; of a repository on the Hub give owner/name") from None
 
 
 def upload(
@@ -69,12 +88,13 @@ def download(
     """The first of these files that a folder or repository has, from the cache where it is there.
 
     Raises:
-        FileNotFoundError: it has none of them.
+        FileNotFoundError: it has none of them, or there is no such folder.
         OSError: no such repository, no right to read it, or no way to the Hub.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    check_exists(name_or_path)
     folder = Path(name_or_path)
     missing: Exception | None = None
     for name in filenames:

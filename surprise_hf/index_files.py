@@ -19,6 +19,7 @@ from torch import Tensor
 from .engines import Rows
 from .ensemble import Ensemble
 from .formats import check_version
+from .hub import check_exists
 
 FORMAT, VERSION = "surprise_hf.index", 1
 CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
@@ -142,6 +143,7 @@ def download(repo_id: str, **options: Any) -> Path:
     """Folder of a data set repository's files; `options` as for `huggingface_hub.snapshot_download`."""
     from huggingface_hub import snapshot_download
 
+    check_exists(repo_id)
     return Path(snapshot_download(repo_id, repo_type="dataset", **options))
 
 

@@ -27,6 +27,7 @@ from . import inputs, model_card, windows
 from .ensemble import Ensemble
 from .fitted import FittedLabels
 from .formats import check_version
+from .hub import check_exists
 from .inputs import DEFAULT_TEMPLATE, Label
 
 FOLDER = "surprise"
@@ -42,6 +43,8 @@ class ModelFiles(SentenceTransformer):
     """What SurpriseModel carries, saved and loaded; the model itself adds what is done with it."""
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
+        if model_name_or_path is not None:
+            check_exists(model_name_or_path)
         super().__init__(model_name_or_path, **kwargs)
         self.ensemble: Ensemble | None = None
         self.candidate_labels: list[Label] | None = None
@@ -220,6 +223,7 @@ def in_subfolder(
     local_files_only: bool,
 ) -> str:
     """The folder on disk of a model that lies inside a repository or folder."""
+    check_exists(name_or_path)
     if not Path(name_or_path).is_dir():
         from huggingface_hub import snapshot_download
 

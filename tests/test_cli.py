@@ -268,6 +268,7 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--labels-file", "none.txt"), 1, "none.txt"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "no/o.csv"), 1, "no such folder: no"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "no/model"), 1, "model no/model"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "./m"), 1, "no such folder: './m'"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "TINY", "--ensemble", "IN"), 1, "not"),
         (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY"), 2, "--out"),
         (("fit-ensemble", "IN", "--text-column", "body", "--model", "TINY", "--out", "e"), 1, "no column 'body'"),

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from surprise_hf import Ensemble, SurpriseModel, model_files, windows
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, model_files, windows
 from surprise_hf import model as model_module
 
 DOCUMENTS = [
@@ -34,6 +34,49 @@ def fitted(path: Path, **options) -> SurpriseModel:
 
 def plain(path: Path, **kwargs) -> SentenceTransformer:
     return SentenceTransformer(str(path), device="cpu", **kwargs)
+
+
+# --- where it comes from ---------------------------------------------------------------------------------------------
+
+OPENERS = {
+    "model": SurpriseModel,
+    "from_pretrained": SurpriseModel.from_pretrained,
+    "subfolder": lambda name: SurpriseModel.from_pretrained(name, subfolder="part"),
+    "ensemble": Ensemble.from_pretrained,
+    "index": SurpriseIndex.from_pretrained,
+}
+
+
+@pytest.mark.parametrize("open_", OPENERS)
+@pytest.mark.parametrize("name", ["{}/nope", "./nope", "nope/", "../x/y", "a/b/c", "C:\\x", "~/m"])
+def test_a_folder_that_is_not_there(open_, name, tmp_path, monkeypatch):
+    """No word of repositories' rules: whoever writes a path means a folder."""
+    monkeypatch.chdir(tmp_path)
+    name = name.format(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        OPENERS[open_](name)
+    assert f"no such folder: {name!r}; of a repository on the Hub give owner/name" in str(caught.value)
+
+
+def test_no_name_at_all():
+    for opener in (SurpriseModel, SurpriseModel.from_pretrained):
+        with pytest.raises(FileNotFoundError, match="no such folder: ''"):
+            opener("")
+
+
+@pytest.mark.parametrize("open_", OPENERS)
+def test_a_file_in_place_of_a_folder(open_, tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(NotADirectoryError, match=r"model.safetensors is a file: give the folder that it lies in"):
+        OPENERS[open_](str(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["owner/name", "name", "owner/a.b-c_d"])
+def test_names_of_repositories_are_asked_for_at_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for opener in OPENERS.values():
+        with pytest.raises(OSError, match="cache"):  # there is no Hub in the tests
+            opener(name)
 
 
 # --- the encoder -----------------------------------------------------------------------------------------------------
