@@ -96,6 +96,8 @@ def rank(args: argparse.Namespace) -> None:
     """Rank the documents of a table."""
     out_fmt = _shown_format(args)
     check_folder(args.out)
+    if args.min_score > args.max_score:
+        raise UsageError(f"--min-score {args.min_score} is above --max-score {args.max_score}: no score lies between")
     queries = args.query or _lines(args.queries_file)
     names = [args.prefix + name for name in ("query", "place", "score", "z", "cosine")]
     with opened(args, out_fmt, names) as source:

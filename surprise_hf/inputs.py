@@ -250,6 +250,13 @@ def share(name: str, value: Any) -> float:
     return float(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` as bool, or a ValueError that names the argument: any string counts as true, "False" too."""
+    if type(value).__name__ not in ("bool", "bool_"):  # the latter of NumPy 1
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def as_number(value: Any) -> float:
     """A number of any library as float; NaN, which no limit admits, for what is none."""
     return float(value) if not isinstance(value, bool) and isinstance(value, numbers.Real) else math.nan

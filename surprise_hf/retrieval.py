@@ -294,12 +294,14 @@ class SurpriseIndex:
             list of `Hit` for one query, else a list of such lists.
 
         Raises:
-            ValueError: a blank or wrong-typed query (the message names it), k < 1, another dimension, or texts
-                without a model.
+            ValueError: a blank or wrong-typed query (the message names it), k < 1, limits of the score that leave none,
+                another dimension, or texts without a model.
         """
         single, keys = self._embed_queries("queries", queries)
         if k is not None:
             k = inputs.positive_int("k", k)
+        if inputs.share("min_score", min_score) > inputs.share("max_score", max_score):
+            raise ValueError(f"no score can be at least min_score={min_score} and at most max_score={max_score}")
         cutoff = None
         if at_least_as_similar_as is not None:
             one, cutoff = self._embed_queries("at_least_as_similar_as", at_least_as_similar_as)

@@ -70,7 +70,7 @@ class Scorer:
         self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
         self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
         self.threshold = None if given.get("threshold") is None else inputs.share("threshold", given["threshold"])
-        self.multi_label = bool(given.get("multi_label", False))
+        self.multi_label = inputs.flag("multi_label", given.get("multi_label", False))
         self.template = inputs.check_template(given.get("hypothesis_template", model.hypothesis_template))
         self.per_document: list[list[Label]] | None = None
         self.labels = self._read_labels(given.get("candidate_labels"))

@@ -168,6 +168,13 @@ def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
         (2, "column 'cluster' already", "cluster", taken, ("--clusters", 2)),
         (1, "holds no text to search for", "rank", table, ("--queries-file", tmp_path / "none.txt")),
         (1, "no such folder", "cluster", table, ("--clusters", 2, "--plot", tmp_path / "no" / "x.png")),
+        (
+            2,
+            "--min-score 0.9 is above --max-score 0.1",
+            "rank",
+            table,
+            ("--query", "x", "--min-score", 0.9, "--max-score", 0.1),
+        ),
         (1, "engine must be one of", "rank", table, ("--query", "x", "--engine", "annoy")),
         (1, "none of the documents has any text", "cluster", blank, ("--clusters", 2)),
         (1, "n_samples=67 should be >= n_clusters=68", "cluster", table, ("--clusters", 68)),

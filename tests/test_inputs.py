@@ -221,6 +221,27 @@ def test_share_names_the_argument(value):
         inputs.share("threshold", value)
 
 
+@pytest.mark.parametrize("value", [True, False, np.True_, np.False_])
+def test_flag_takes_truth_values(value):
+    found = inputs.flag("multi_label", value)
+    assert found == value
+    assert type(found) is bool
+
+
+@pytest.mark.parametrize("value", ["False", "true", "", 0, 1, None, [], torch.tensor(False)])
+def test_flag_names_the_argument(value):
+    with pytest.raises(ValueError, match="multi_label must be True or False, got"):
+        inputs.flag("multi_label", value)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "found"),
+    [("a  b\nc", 9, "a b c"), ("abcdef", 6, "abcdef"), ("abcdefg", 6, "abcde…"), ("abcd efg", 6, "abcd…"), ("", 3, "")],
+)
+def test_short(text, most, found):
+    assert inputs.short(text, most) == found
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])
 def test_positive_int_names_the_argument(value):
     with pytest.raises(ValueError, match="top_k must be a positive integer"):

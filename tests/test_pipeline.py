@@ -121,6 +121,8 @@ def test_thresholds(pipe):
         ({"surprise_weight": 2}, "surprise_weight must be between 0"),
         ({"surprise_weight": "1"}, "surprise_weight must be between 0"),
         ({"refine": -1}, "refine must be"),
+        ({"multi_label": "False"}, "multi_label must be True or False, got 'False'"),
+        ({"multi_label": 0}, "multi_label must be True or False, got 0"),
     ],
 )
 def test_refused_options(pipe, options, message):

@@ -247,6 +247,29 @@ def test_the_version_tells_a_stale_export() -> None:
     assert index.version not in (again, exported.version)
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"min_score": 0.9, "max_score": 0.1}, "min_score=0.9 and at most max_score=0.1"),
+        ({"min_score": math.nan}, "min_score must be between 0 and 1, got nan"),
+        ({"max_score": "0.5"}, "max_score must be between 0 and 1, got '0.5'"),
+        ({"min_score": -1}, "min_score must be between 0 and 1, got -1"),
+        ({"max_score": 95}, "max_score must be between 0 and 1, got 95"),
+    ],
+)
+def test_limits_that_leave_no_score_are_refused(limits: dict, message: str) -> None:
+    for index in (SurpriseIndex(weight=1).add(clouds(20)), SurpriseIndex()):
+        with pytest.raises(ValueError, match=message):
+            index.search(clouds(1)[0], **limits)
+
+
+def test_limits_that_leave_one_score() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(20))
+    every = index.search(clouds(1, seed=1)[0], k=None)
+    at = every[7].score
+    assert [hit.id for hit in index.search(clouds(1, seed=1)[0], k=None, min_score=at, max_score=at)] == [every[7].id]
+
+
 def test_an_error_changes_nothing() -> None:
     index = SurpriseIndex(weight=1).add(clouds(20), ids=range(20))
     bad = clouds(3)
