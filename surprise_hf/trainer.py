@@ -186,6 +186,15 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         """A fresh model for each search trial, prepared as the one given would be."""
         return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
 
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """As in the base class, but no training texts are drawn for its card's examples, with a progress bar: the card
+        of a model with labels is our own.
+        """
+        card = self.model.model_card_data
+        before, card.widget = card.widget, card.widget or [{}]  # where there are some it looks for none
+        super().add_model_card_callback(default_args_dict)
+        card.widget = before
+
     # --- data ----------------------------------------------------------------------------------------------------
 
     def preprocess_dataset(self, dataset: Any = None, dataset_name: str | None = None) -> Any:

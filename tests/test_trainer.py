@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
+from transformers.utils import logging as transformers_logging
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
 from surprise_hf.few_shot import accuracy_and_f1, part_labels
@@ -54,6 +56,33 @@ def weights(model: SurpriseModel) -> list[torch.Tensor]:
 def assert_same(first: list[torch.Tensor], second: list[torch.Tensor], **tolerance) -> None:
     for one, other in zip(first, second, strict=True):
         torch.testing.assert_close(one, other, **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+def test_bars_that_are_off_stay_off(st_path, tmp_path, capfd):
+    """Of sentence-transformers too, which draws texts for a card of its own with a bar that nothing turns off."""
+    on = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        trainer = make(st_path, tmp_path, None, rows(4), num_train_epochs=1)
+        trainer.train()
+        trainer.evaluate()
+        trainer.save_model(str(tmp_path / "saved"))
+    finally:
+        if on[0]:
+            transformers_logging.enable_progress_bar()
+        if not on[1]:
+            datasets.enable_progress_bars()
+    assert not capfd.readouterr().err
+    assert trainer.model.model_card_data.widget == []
+    assert "generated_from_trainer" in trainer.model.model_card_data.tags
+
+
+def test_examples_for_a_card_that_someone_gave_stay(st_path, tmp_path):
+    model = load(st_path)
+    model.model_card_data.widget = [{"source_sentence": "mine"}]
+    trainer = SurpriseTrainer(model, SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"), rows())
+    assert trainer.model.model_card_data.widget == [{"source_sentence": "mine"}]
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
