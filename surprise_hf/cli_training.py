@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import tables
+from . import __version__, tables
 from .arguments import (
     UsageError,
     add_command,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .inputs import Label
     from .model import SurpriseModel
+    from .tables import Source
     from .trainer import SurpriseTrainer
 
 TRAIN = """\
@@ -41,8 +42,11 @@ The encoder is trained for some epochs on a few documents for each label (3 to 5
 its labels and an ensemble: `classify --model OUT` needs nothing more. With --epochs 0 nothing is trained: each label
 is put between its name and its examples, which takes seconds. Documents without a label take part as foreign to all.
 
-Interrupted after its first epoch, it saves the model as far as it was trained.
+Interrupted after its first epoch, it saves the model as far as it was trained. A run of more than a minute keeps a
+checkpoint in OUT.partial, from which the same command goes on after a kill, to the same result.
 """
+
+NOTHING = "nothing was written"
 
 EPILOG = """\
 examples:
@@ -74,7 +78,7 @@ def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
 def train(args: argparse.Namespace) -> None:
     """Train on a table and save the model."""
     fmt = input_format(args)
-    args.hint = "nothing was written"
+    args.hint = NOTHING
     if not Path(args.out).absolute().parent.is_dir():
         raise FileNotFoundError(f"no such folder: {Path(args.out).parent}")
     if Path(args.out).is_file():
@@ -82,14 +86,19 @@ def train(args: argparse.Namespace) -> None:
     if args.epochs < 0:
         raise UsageError("--epochs must be 0 or more")
     with ExitStack() as stack:
-        rows = _read(stack, args, args.input, fmt)
-        test = None if args.test is None else _read(stack, args, args.test, tables.format_of(args.test))
-        documents = None
+        source = _read(stack, args, args.input, fmt)
+        test = None if args.test is None else _read(stack, args, args.test, tables.format_of(args.test)).rows
+        more, documents = None, None
         if args.documents is not None:
-            documents = _read(stack, args, args.documents, tables.format_of(args.documents), False)[args.text_column]
-        labels = _labels(args, rows, test)
+            more = _read(stack, args, args.documents, tables.format_of(args.documents), False)
+            documents = more.rows[args.text_column]
+        labels, targets = _labels(args, source.rows, test)
         started = time.perf_counter()
-        model = (_train if args.epochs else _fit)(args, rows, labels, test, documents)
+        if args.epochs:
+            digests = [table.digest for table in (source, more) if table is not None]
+            model = _train(args, source.rows, labels, test, documents, digests)
+        else:
+            model = _fit(args, source.rows, labels, test, targets, documents)
     assert model.ensemble is not None
     assert model.candidate_labels is not None
     say(
@@ -98,47 +107,63 @@ def train(args: argparse.Namespace) -> None:
     )
 
 
-def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None, labelled: bool = True) -> Dataset:
+def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None, labelled: bool = True) -> Source:
     if fmt is None:
         raise UsageError(f"the format of {path} is unknown: name it .csv, .tsv, .jsonl or .parquet")
-    rows = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True)).rows
+    source = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True))
     if labelled:
-        tables.check_column(rows, path, args.label_column)
-    return rows
+        tables.check_column(source.rows, path, args.label_column)
+    return source
 
 
-def _labels(args: argparse.Namespace, rows: Dataset, test: Dataset | None) -> list[Label]:
-    """The label set. Refuses labels that are not in it: in the test set, too, before anything is trained."""
+def _labels(args: argparse.Namespace, rows: Dataset, test: Dataset | None) -> tuple[list[Label], list[list[int]]]:
+    """The label set, and which of them each row of the test set has (of the table, where there is none).
+
+    Refuses labels that are not in it: in the test set, too, before anything is trained.
+    """
     from .few_shot import read_targets
 
     labels = labels_or_none(args)
+    targets: list[list[int]] = []
     for path, table in ((args.input, rows), (args.test, test)):
         if table is not None:
             try:
-                labels, _ = read_targets(table[args.label_column], labels, table.features[args.label_column])
+                labels, targets = read_targets(table[args.label_column], labels, table.features[args.label_column])
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
     assert labels is not None
-    return labels
+    return labels, targets
 
 
 def _train(
-    args: argparse.Namespace, rows: Dataset, labels: list[Label], test: Dataset | None, documents: Any
+    args: argparse.Namespace,
+    rows: Dataset,
+    labels: list[Label],
+    test: Dataset | None,
+    documents: Any,
+    digests: list[str],
 ) -> SurpriseModel:
     from transformers import PrinterCallback
 
-    from .trainer import SurpriseTrainer, SurpriseTrainingArguments
+    from . import resuming
+    from .training_arguments import SurpriseTrainingArguments
 
-    pipe = load_pipeline(args)
-    with tempfile.TemporaryDirectory(prefix="surprise-hf-") as folder:
+    folder = Path(f"{args.out}.partial")
+    names = ("text_column", "label_column", "model", "prompt", "template", "epochs", "learning_rate",
+             "train_batch_size", "seed")  # fmt: skip
+    identity = {"version": __version__, "input": digests, "labels": list(map(str, labels))}
+    checkpoint = resuming.begin(folder, identity | {name.replace("_", " "): getattr(args, name) for name in names})
+    try:
+        pipe = load_pipeline(args)
         options = SurpriseTrainingArguments(
-            output_dir=folder, save_strategy="no", report_to="none", seed=args.seed, num_train_epochs=args.epochs,
+            output_dir=str(folder), save_strategy="no", save_total_limit=1, report_to="none", seed=args.seed,
+            num_train_epochs=args.epochs,
             learning_rate=args.learning_rate, disable_tqdm=not sys.stderr.isatty(), use_cpu=pipe.device.type == "cpu",
             per_device_eval_batch_size=args.batch_size, text_column=args.text_column, label_column=args.label_column,
             refine=None if args.refine is None else str(args.refine),
             **({"per_device_train_batch_size": args.train_batch_size} if args.train_batch_size else {}),
         )  # fmt: skip
-        trainer = SurpriseTrainer(
+        trainer = resuming.ResumableTrainer(
             pipe.model,
             options,
             rows,
@@ -147,8 +172,11 @@ def _train(
             ensemble=documents,
         )
         trainer.remove_callback(PrinterCallback)  # it writes to standard output
+        trainer.add_callback(resuming.SaveNowAndThen())
+        if checkpoint is not None:
+            say(f"going on from {checkpoint}")
         try:
-            trainer.train()
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             seen = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
             say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
             if test is not None:
@@ -160,6 +188,14 @@ def _train(
                 args.hint = f"{args.out} holds the model as far as it was trained"
             raise
         _save(trainer, args.out)
+        shutil.rmtree(folder)
+    except BaseException:
+        if resuming.last_checkpoint(folder) is None:
+            shutil.rmtree(folder)
+        else:
+            args.hint = "" if args.hint == NOTHING else args.hint
+            say(f"the same command goes on from what {folder} holds")
+        raise
     return trainer.model
 
 
@@ -178,9 +214,14 @@ def _draw(trainer: SurpriseTrainer, path: Path) -> None:
 
 
 def _fit(
-    args: argparse.Namespace, rows: Dataset, labels: list[Label], test: Dataset | None, documents: Any
+    args: argparse.Namespace,
+    rows: Dataset,
+    labels: list[Label],
+    test: Dataset | None,
+    targets: list[list[int]],
+    documents: Any,
 ) -> SurpriseModel:
-    from .few_shot import accuracy_and_f1, as_matrix, fit_labels, read_targets
+    from .few_shot import accuracy_and_f1, as_matrix, fit_labels
 
     model = load_pipeline(args).model
     texts = rows[args.text_column]
@@ -190,8 +231,7 @@ def _fit(
         refine="auto" if args.refine is None else args.refine,
     )  # fmt: skip
     if test is not None:
-        column, feature = test[args.label_column], test.features[args.label_column]
-        positive = as_matrix(read_targets(column, labels, feature)[1], len(labels))
+        positive = as_matrix(targets, len(labels))
         emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
         assert model.fitted is not None
         best = model.fitted.rank(emb, max(int(positive.sum(dim=1).max()), 1))[1]

@@ -12,6 +12,29 @@ from typing import Any
 
 from .tables import to_parquet
 
+NOTE = "job.json"  # in a folder for what is unfinished: the run that it belongs to
+
+
+def write_note(folder: Path, identity: dict[str, Any]) -> None:
+    """Make the folder of a run that depends on all of `identity`."""
+    folder.mkdir(parents=True)
+    (folder / NOTE).write_text(json.dumps(identity, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def check_same(folder: Path, identity: dict[str, Any], how: str = "") -> None:
+    """Refuse the folder of another run; `how` is what its command needs to go on.
+
+    Raises:
+        ValueError: its note is of another.
+    """
+    before = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    other = sorted(name for name in {*before, *identity} if before.get(name) != identity.get(name))
+    if other:
+        raise ValueError(
+            f"{folder} holds a run with another {', '.join(other)}: repeat that command{how}, or remove that folder to"
+            " start anew"
+        )
+
 
 class ChunkFile:
     """A file that grows by whole chunks; what a kill left half written is cut off by the next chunk.
@@ -69,25 +92,18 @@ class Job:
         self._rows = None if rows is None else ChunkFile(rows, self.folder / "rows.ends")
 
     def _begin(self, identity: dict[str, Any], resume: bool) -> None:
-        note = self.folder / "job.json"
+        note = self.folder / NOTE
         if note.exists() and any(journal.stat().st_size for journal in self.folder.glob("*.ends")):
             if not resume:
                 raise ValueError(
                     f"{self.folder} holds an interrupted run: go on with it by --resume, or remove that folder to"
                     " start anew"
                 )
-            before = json.loads(note.read_text(encoding="utf-8"))
-            other = sorted(name for name in {*before, *identity} if before.get(name) != identity.get(name))
-            if other:
-                raise ValueError(
-                    f"{self.folder} holds a run with another {', '.join(other)}: repeat that command with --resume, or"
-                    " remove that folder to start anew"
-                )
+            check_same(self.folder, identity, " with --resume")
             return
         if self.folder.exists():
             shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True)
-        note.write_text(json.dumps(identity, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_note(self.folder, identity)
 
     def __enter__(self) -> Job:
         return self

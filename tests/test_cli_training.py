@@ -9,8 +9,8 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training
-from tests.cli_data import interrupt_after
+from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training, resuming
+from tests.cli_data import in_a_process, interrupt_after
 
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
 ROWS = [(f"{word} {more}", label) for word, label in (("bank", "money"), ("ball", "sport")) for more in MORE]
@@ -107,6 +107,97 @@ def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, 
     texts = [text for text, _ in ROWS]
     again = model.fitted.score(model.embed(texts)[0])
     assert (again.argmax(dim=1) == torch.tensor([0] * 8 + [1] * 8)).float().mean() > 0.8
+
+
+KILLED = """
+import os, signal
+from surprise_hf import SurpriseTrainer, resuming
+resuming.SaveNowAndThen.__init__.__defaults__ = (0.0,)
+step, when = SurpriseTrainer.training_step, int(sys.argv.pop(1))
+def one(self, *args, **kwargs):
+    if self.state.global_step == when:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *args, **kwargs)
+SurpriseTrainer.training_step = one
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_result(st_path, tmp_path, capsys, monkeypatch):
+    """4 steps an epoch: killed in the third, from the checkpoint of the second; half-written ones do not count."""
+    monkeypatch.chdir(tmp_path)
+    table = write(Path("few.csv"), ROWS)
+    options = ("--epochs", 4, "--train-batch-size", 4, "--learning-rate", 0.001)
+    assert train(table, st_path, Path("whole"), *options) == 0
+    command = ("--text-column", "body", "--label-column", "kind", "--device", "cpu", "--model", st_path, "--out", "out")
+    done = in_a_process(KILLED, *map(str, (10, "train", table, *command, *options)))
+    assert done.returncode == -9
+    partial = Path("out.partial")
+    assert not Path("out").exists()
+    assert sorted(path.name for path in partial.iterdir()) == ["checkpoint-8", "job.json"]
+    assert not (partial / "checkpoint-8" / "surprise").exists()
+    for name in ("checkpoint-12", "checkpoint-16", "checkpoint-more"):
+        (partial / name).mkdir()
+    (partial / "checkpoint-12" / resuming.STATE).write_text('{"epoch": 3')
+    assert resuming.last_checkpoint(partial) == partial / "checkpoint-8"
+    capsys.readouterr()
+    assert train(table, st_path, Path("out"), *options) == 0
+    err = capsys.readouterr().err
+    assert "going on from out.partial/checkpoint-8" in err
+    assert not partial.exists()
+    one, other = (SurpriseModel.from_pretrained(name, device="cpu") for name in ("whole", "out"))
+    for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    torch.testing.assert_close(one.fitted.queries, other.fitted.queries)
+    assert len(other.ensemble) == len(ROWS)
+
+
+def test_another_run_does_not_go_on_from_it(st_path, tmp_path, capsys):
+    table, out, partial = write(tmp_path / "few.csv", ROWS), tmp_path / "out", tmp_path / "out.partial"
+    (partial / "checkpoint-3").mkdir(parents=True)
+    (partial / "checkpoint-3" / resuming.STATE).write_text("{}")
+    assert train(table, st_path, out, "--epochs", 1) == 1
+    assert "out.partial is where checkpoints go, and holds something else" in " ".join(capsys.readouterr().err.split())
+    resuming.write_note(partial / "note", {"seed": 1})
+    (partial / "note" / "job.json").rename(partial / "job.json")
+    assert train(table, st_path, out, "--epochs", 1) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert "holds a run with another epochs, input," in err
+    assert "repeat that command, or remove that folder to start anew" in err
+    assert (partial / "checkpoint-3").exists()
+    (partial / "checkpoint-3" / resuming.STATE).unlink()  # not written to its end: nothing is lost
+    assert train(table, st_path, out, "--epochs", 1) == 0
+    assert not partial.exists()
+
+
+def test_a_short_run_writes_no_checkpoint(st_path, tmp_path, monkeypatch):
+    table = write(tmp_path / "few.csv", ROWS)
+    monkeypatch.setattr(resuming.ResumableTrainer, "_save_checkpoint", None)
+    assert train(table, st_path, tmp_path / "out", "--epochs", 3) == 0
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_nothing(st_path, tmp_path, capsys, monkeypatch):
+    table = write(tmp_path / "few.csv", ROWS)
+    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    interrupt_after(monkeypatch, SurpriseTrainer, "_save_optimizer_and_scheduler", 0, OSError)
+    assert train(table, st_path, tmp_path / "out", "--epochs", 3, "--learning-rate", 1e-5) == 0
+    assert "no checkpoint was written (disk full); the training goes on without" in capsys.readouterr().err
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_an_interrupted_run_tells_that_it_can_go_on(st_path, tmp_path, capsys, monkeypatch):
+    table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
+    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 1e-5)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, SurpriseTrainer, "training_step", 6, KeyboardInterrupt)
+        assert train(table, st_path, out, *options) == 130
+    err = capsys.readouterr().err
+    assert f"the same command goes on from what {out}.partial holds" in err
+    assert f"interrupted; {out} holds the model as far as it was trained" in err
+    assert train(table, st_path, out, *options) == 0
+    assert f"going on from {out}.partial/checkpoint-4" in capsys.readouterr().err
+    assert not Path(f"{out}.partial").exists()
 
 
 @pytest.mark.parametrize("epochs", [1, 0])
