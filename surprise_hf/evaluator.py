@@ -14,6 +14,7 @@ import numpy as np
 import transformers
 from datasets import Dataset
 from evaluate.evaluator.base import Evaluator
+from tqdm.auto import trange
 
 from . import metrics
 from .few_shot import class_label
@@ -71,7 +72,7 @@ class SurpriseZeroShotEvaluator(Evaluator):
             What the metric returns, and total_time_in_seconds, samples_per_second, latency_in_seconds.
 
         Raises:
-            ValueError: no such column, or no labels; as the pipeline and the metric.
+            ValueError: no such column, no labels, or one that `label_mapping` lacks; as the pipeline and the metric.
         """
         self.check_for_mismatch_in_device_setup(device, model_or_pipeline)
         rows = self.load_data(data=data, subset=subset, split=split)
@@ -79,7 +80,7 @@ class SurpriseZeroShotEvaluator(Evaluator):
         pipe = self.prepare_pipeline(model_or_pipeline, device=device)
         names = _names(rows, label_column)
         metric = self.prepare_metric(metric)
-        is_ours = metric.name == "surprise_classification"
+        is_ours = getattr(metric, "name", None) == "surprise_classification"  # several combined have none
         if names and is_ours:
             inputs["references"] = [_named(label, names) for label in inputs["references"]]
         elif names and label_mapping is None:
@@ -120,6 +121,10 @@ class SurpriseZeroShotEvaluator(Evaluator):
         """The outputs, labels mapped; without `whole` the best label of each alone."""
 
         def mapped(label: Any) -> Any:
+            if label_mapping is not None and label not in label_mapping:
+                raise ValueError(
+                    f"label_mapping has nothing for {label!r}; it has {', '.join(map(repr, label_mapping))}"
+                )
             return label if label_mapping is None else label_mapping[label]
 
         if whole:
@@ -137,10 +142,12 @@ class SurpriseZeroShotEvaluator(Evaluator):
         random_state: int | None = None,
     ) -> dict[str, Any]:
         """Documents are drawn by number: SciPy can't resample a pipeline's outputs themselves. Percentile intervals."""
+        from .model import progress_wanted  # and with it sentence-transformers
+
         count = len(metric_inputs["predictions"])
         generator = np.random.default_rng(random_state)
         drawn: dict[str, list[float]] = {key: [] for key in metric_keys}
-        for _ in range(n_resamples):
+        for _ in trange(n_resamples, desc="Resampling", disable=not progress_wanted()):
             rows = generator.integers(count, size=count)
             scored = metric.compute(**{name: [column[i] for i in rows] for name, column in metric_inputs.items()})
             for key in metric_keys:

@@ -109,6 +109,21 @@ def test_bootstrap(pipe, data):
     assert set(ours["accuracy"]) == {"score", "confidence_interval", "standard_error"}
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_resampling_shows_how_far_it_is(pipe, data, wanted, monkeypatch, capfd):
+    monkeypatch.setattr("surprise_hf.model.progress_wanted", lambda: wanted)
+    arguments = {"metric": Hits(), "strategy": "bootstrap", "n_resamples": 3, "random_state": 0}
+    evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)
+    assert ("Resampling" in capfd.readouterr().err) == wanted
+
+
+def test_several_metrics_at_once(pipe, data):
+    both = evaluate.combine([Hits(), Hits()])
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, metric=both)
+    hits = sum(p == t for p, t in zip(best(pipe), TRUTH, strict=True))
+    assert [value for name, value in found.items() if "hits" in name] == [hits, hits]
+
+
 def test_no_label_is_not_the_last_one(pipe, data):
     """-1, as data sets hide labels: no label where there may be several, an error where there is one."""
     task, arguments = evaluate.evaluator("surprise-zero-shot"), {"multi_label": True, "threshold": 0.9}
@@ -130,6 +145,8 @@ def test_errors(pipe, data, bert_path):
         task.compute(pipe, data, input_column="body")
     with pytest.raises(ValueError, match="neither the model nor the column 'label' names any"):
         task.compute(pipe, data.cast_column("label", Value("int64")))
+    with pytest.raises(ValueError, match=r"label_mapping has nothing for '\w+'; it has 'x'"):
+        task.compute(pipe, data, label_mapping={"x": 0})
     other = transformers.pipeline("feature-extraction", model=str(bert_path), device="cpu")
     with pytest.raises(ValueError, match="surprise-zero-shot pipelines, not FeatureExtractionPipeline"):
         task.compute(other, data)

@@ -36,12 +36,14 @@ def compute(name: str, predictions: str, references: str, arguments: str) -> str
     """A metric's result as JSON, from JSON.
 
     Raises:
-        ValueError: a box holds no JSON, or as the metric.
+        ValueError: a box holds no JSON, the arguments are no object, or as the metric.
     """
     boxes = {"predictions": predictions, "references": references, "arguments": arguments}
     values = {box: _read(box, text) for box, text in boxes.items()}
     metric = evaluate.load(path(name))
     more = values.pop("arguments") or {}
+    if not isinstance(more, dict):
+        raise ValueError(f"arguments must be a JSON object, such as {{}}, got {json.dumps(more)}")
     return json.dumps(metric.compute(**values, **more), indent=2)
 
 

@@ -73,6 +73,8 @@ WRONG = {
         {"predictions": [[0.5]], "references": ["a"]},
         r"references\[0\] must be the number of a label",
     ),
+    "no levels": ({"predictions": [[0.5]], "levels": 0}, "levels must be a positive integer, got 0"),
+    "threshold": ({"predictions": [[0.5]], "thresholds": [0.9, 95]}, "thresholds must be between 0 and 1, got 95"),
     "calibration options": ({"predictions": [[0.5]], "refine": 2}, "pass queries too"),
 }
 
@@ -80,3 +82,8 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_named(case):
     check_wrong("calibration", *WRONG[case])
+
+
+def test_one_threshold():
+    results = load("calibration").compute(predictions=[0.1, 0.95], thresholds=0.9)
+    assert results["false_accept_rate"] == {0.9: 0.5}

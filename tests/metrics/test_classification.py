@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,28 @@ def test_labels_as_they_are():
     assert load("classification").compute(predictions=[1, 2, 1], references=[3, 2, 1])["accuracy"] == 2 / 3
 
 
+NAMED = {
+    "numbers": [0, 1, 0],
+    "names": ["b", "a", "b"],
+    "lists": [[0], [1], [0]],
+    "outputs": [{"labels": [i, 1 - i], "scores": [0.9, 0.1]} for i in (0, 1, 0)],
+    "outputs by name": [{"labels": [name], "scores": [0.9]} for name in "bab"],
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("references", [[0, 1, 1], ["b", "a", "a"]])
+def test_numbers_count_the_names_on_both_sides(kind, references):
+    results = load("classification").compute(predictions=NAMED[kind], references=references, label_names=["b", "a"])
+    assert results["accuracy"] == 2 / 3
+    several = [[label] for label in references]
+    chosen = {} if not kind.startswith("outputs") else {"threshold": 0.5}
+    results = load("classification").compute(
+        predictions=NAMED[kind], references=several, label_names=["b", "a"], **chosen
+    )
+    assert results["accuracy"] == 2 / 3
+
+
 def test_no_labels_anywhere_is_right():
     results = load("classification").compute(predictions=[[], []], references=[[], []])
     assert results == {"accuracy": 1.0, "f1_weighted": 1.0, "f1_macro": 1.0}
@@ -180,6 +204,26 @@ WRONG = {
     ),
     "mixed labels": ({"predictions": ["a", ["a"]], "references": ["a", "a"]}, r"predictions\[1\]"),
     "mixed references": ({"predictions": ["a", "b"], "references": [["a"], "b"]}, r"references\[1\]"),
+    "names twice": (
+        {"predictions": ["a"], "references": ["a"], "label_names": ["a", "b", "a"]},
+        r"label_names\[2\] is 'a', and so is an earlier one",
+    ),
+    "unknown predicted number": (
+        {"predictions": [0, 2], "references": ["a", "b"], "label_names": ["a", "b"]},
+        r"predictions\[1\] is '2', which is none of the 2",
+    ),
+    "threshold that is none": (
+        {"predictions": VECTORS, "references": [[0], [1]], "queries": VECTORS, "threshold": math.nan},
+        "threshold must be between 0 and 1, got nan",
+    ),
+    "threshold of text": (
+        {"predictions": [["a"]], "references": [["a"]], "threshold": "high"},
+        "threshold must be between 0 and 1, got 'high'",
+    ),
+    "embeddings of integers": (
+        {"predictions": [[1, 0], [0, 1]], "references": [0, 1], "queries": VECTORS},
+        "queries belong to embeddings, .* of embeddings make floats",
+    ),
     "blank label": ({"predictions": ["a"], "references": [""]}, r"references\[0\] must be one label"),
 }
 

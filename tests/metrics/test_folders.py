@@ -114,6 +114,8 @@ def test_app(name, monkeypatch):
         made["fn"]("[1]", "[1", "")
     with pytest.raises(error, match="predictions"):
         made["fn"]("[]", "[1]", "")
+    with pytest.raises(error, match=r"arguments must be a JSON object, such as \{\}, got \[1\]"):
+        made["fn"]("[1]", "[1]", "[1]")
 
 
 def test_app_without_gradio(monkeypatch):

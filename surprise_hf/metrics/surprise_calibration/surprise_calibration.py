@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from surprise_hf.fitted import FittedLabels
+from surprise_hf.inputs import positive_int, share
 from surprise_hf.metrics import _base as base
 
 _DESCRIPTION = """\
@@ -26,7 +27,7 @@ Args:
         no false accepts. Default: no document belongs to any.
     queries, ensemble: with embeddings: those of the labels (m, d), and the ensemble: embeddings (e, d), a
         `surprise_hf.Ensemble` or the path of one.
-    thresholds: of the false-accept rate; default 0.9, 0.95 and 0.99.
+    thresholds: one or more, of the false-accept rate; default 0.9, 0.95 and 0.99.
     levels: of the calibration error, evenly spaced inside (0, 1); default 99.
     surprise_weight, n_cross, estimator, refine: with embeddings, as in the pipeline, but for the weight, which is 1 by
         default: only the surprise score itself promises to be uniform.
@@ -72,10 +73,13 @@ class SurpriseCalibration(base.SurpriseMetric):
         references: list[list[int]],
         queries: Any = None,
         ensemble: Any = None,
-        thresholds: Sequence[float] = (0.9, 0.95, 0.99),
+        thresholds: float | Sequence[float] = (0.9, 0.95, 0.99),
         levels: int = 99,
         **options: Any,
     ) -> dict[str, Any]:
+        levels = positive_int("levels", levels)
+        several = [thresholds] if isinstance(thresholds, (int, float)) else thresholds
+        thresholds = [share("thresholds", threshold) for threshold in several]
         if queries is None:
             if ensemble is not None or options:
                 raise ValueError("ensemble and scoring options belong to embeddings: pass queries too")
@@ -88,13 +92,13 @@ class SurpriseCalibration(base.SurpriseMetric):
                 raise ValueError(f"references[{row}] is {own}, but there are {scores.shape[1]} labels")
             foreign[row, own] = False
         flat, at = scores.ravel(), np.arange(1, levels + 1) / (levels + 1)
-        share = np.searchsorted(np.sort(flat), at, side="right") / flat.size
+        up_to = np.searchsorted(np.sort(flat), at, side="right") / flat.size
         return {
             "ks": float(stats.kstest(flat, "uniform").statistic),
             "ks_worst_label": max(float(stats.kstest(column, "uniform").statistic) for column in scores.T),
-            "calibration_error": float(np.abs(share - at).mean()),
+            "calibration_error": float(np.abs(up_to - at).mean()),
             "false_accept_rate": {
-                float(t): float((scores[foreign] >= t).mean()) if foreign.any() else None for t in thresholds
+                t: float((scores[foreign] >= t).mean()) if foreign.any() else None for t in thresholds
             },
         }
 

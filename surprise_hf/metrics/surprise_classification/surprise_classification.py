@@ -10,6 +10,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from surprise_hf.fitted import FittedLabels
+from surprise_hf.inputs import share
 from surprise_hf.metrics import _base as base
 
 _DESCRIPTION = """\
@@ -24,7 +25,7 @@ Args:
     predictions: of each document its embedding (d), or the pipeline's output for it, or its label (a string or an
         integer), or a list of labels.
     references: the label of each document, or a list of its labels (which may be empty). Strings, or integers that
-        count the `label_names`.
+        count the `label_names`, as those among the predictions do.
     label_names: names of the labels. With embeddings: in the order of `queries`; default 0, 1, 2, ...
     queries: with embeddings: those of the labels (m, d).
     ensemble: with embeddings: the documents that give a similarity its context, as embeddings (e, d), a
@@ -109,17 +110,26 @@ class SurpriseClassification(base.SurpriseMetric):
     ) -> dict[str, float]:
         many = isinstance(references[0], list)
         names = None if label_names is None else [str(name) for name in label_names]
+        for i, name in enumerate(names or ()):
+            if name in (names or ())[:i]:
+                raise ValueError(f"label_names[{i}] is {name!r}, and so is an earlier one: every label must differ")
         if threshold is not None and not many:
             raise ValueError("threshold belongs to references with several labels a document; here each has one")
+        threshold = None if threshold is None else share("threshold", threshold)
         if not isinstance(predictions[0], (str, dict)) and not _is_strings(predictions):
             return self._from_embeddings(predictions, references, names, queries, ensemble, threshold, options)
         given = [n for n, v in {"queries": queries, "ensemble": ensemble, **options}.items() if v is not None]
         if given:
-            raise ValueError(f"{', '.join(given)} belong to embeddings, but predictions are labels")
+            raise ValueError(
+                f"{', '.join(given)} belong to embeddings, but predictions are labels (rows of integers are lists of"
+                " labels: of embeddings make floats)"
+            )
         truth = _known("references", references, names)
         if many:
-            return _sets([_chosen(value, threshold) for value in predictions], truth)
-        return _single([_best(row, value) for row, value in enumerate(predictions)], truth)
+            chosen = [_chosen(value, threshold) for value in predictions]
+            return _sets(_known("predictions", chosen, names), truth)
+        best = [_best(row, value) for row, value in enumerate(predictions)]
+        return _single(_known("predictions", best, names), truth)
 
     def _from_embeddings(
         self,
