@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .few_shot import mix_labels
 from .fitted import FittedLabels
+from .inputs import positive_int
 from .refinement import shuffled
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def predictions(
         one); seconds it took.
 
     Raises:
-        ValueError: `shots` for documents with several labels, or more than the documents allow.
+        ValueError: `shots` for documents with several labels, or more than the documents allow, or no number.
     """
     given, tested = split(positive, shots, seed)
     documents, _ = model.embed(list(texts), batch_size=batch_size)
@@ -143,8 +144,9 @@ def split(positive: Tensor, shots: int, seed: int) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: as `predictions`.
     """
-    if not shots:
+    if isinstance(shots, int) and shots == 0:
         return torch.empty(0, dtype=torch.int64), torch.arange(len(positive))
+    shots = positive_int("shots", shots)
     if int(positive.sum(dim=1).max()) > 1:
         raise ValueError("shots need documents of one label each; these have several")
     few = positive.sum(dim=0)
@@ -195,15 +197,19 @@ def compare(found: Sequence[Predicted], labels: Sequence[Any], positive: Tensor)
         positive: (n, m) bool, the right labels of the tested documents.
 
     Raises:
-        ValueError: no document has a label.
+        ValueError: no document has a label, no method, or sizes that do not fit.
     """
+    if not found:
+        raise ValueError("there is no method to compare: `found` is empty")
     *_, last = comparisons(found, labels, positive)
     return last
 
 
 def comparisons(found: Iterable[Predicted], labels: Sequence[Any], positive: Tensor) -> Iterator[Comparison]:
     """As `compare`, of the methods so far, after each of them: the last one may take minutes."""
-    kept = positive.any(dim=1)
+    if positive.shape[1] != len(labels):
+        raise ValueError(f"positive must have shape (documents, {len(labels)}), got {tuple(positive.shape)}")
+    documents, kept = len(positive), positive.any(dim=1)
     positive = positive[kept]
     if not len(positive):
         raise ValueError("no document has a label: there is nothing to compare with")
@@ -211,6 +217,8 @@ def comparisons(found: Iterable[Predicted], labels: Sequence[Any], positive: Ten
     seconds: list[float] = []
     sampled: list[tuple[Tensor, Tensor, Tensor]] = []
     for name, best, took in found:
+        if len(best) != documents:
+            raise ValueError(f"{name} gives labels for {len(best)} documents, but there are {documents}")
         methods.append(name)
         seconds.append(took)
         sampled.append(_sampled(best[kept], positive))

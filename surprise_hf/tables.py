@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -107,12 +108,17 @@ def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
 
 def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
     with file.open(encoding="utf-8-sig", newline="") as text:
-        header = next(csv.reader(text, delimiter=delimiter), [])
+        blank, header = next(
+            ((at, row) for at, row in enumerate(csv.reader(text, delimiter=delimiter)) if row), (0, [])
+        )
     twice = sorted({repr(field) for field in header if header.count(field) > 1})
     if twice:
         raise ValueError(f"two columns are named {', '.join(twice)}")
     return {
         "sep": delimiter,
+        "names": header,  # or pandas would call a column without a name otherwise
+        "header": 0,
+        "skiprows": blank,
         # a converter sees the text of the cell, before it could become a number or a missing value
         "converters": dict.fromkeys(header if exact else [field for field in header if field == column], str),
         "keep_default_na": False,  # "NA" and "null" may be documents; only an empty cell is a missing value
@@ -207,7 +213,19 @@ def _json(value: Any) -> str:
     def plain(other: Any) -> Any:
         return other.isoformat() if hasattr(other, "isoformat") else str(other)
 
-    return json.dumps(value, ensure_ascii=False, default=plain)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=plain)
+
+
+def _finite(value: Any) -> Any:
+    """With null for NaN and infinity, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_parquet(stream: Path, path: Path) -> None:

@@ -192,3 +192,18 @@ def test_picture():
     drawn = {text.get_text() for text in left.texts}
     assert drawn == {f"{100 * float(value):.1f}" for value in result.accuracy[:, 0]}
     assert sorted(tick.get_text() for tick in right.get_yticklabels()) == LABELS
+
+
+def test_what_does_not_fit_is_named() -> None:
+    positive = torch.nn.functional.one_hot(torch.arange(20) % 2).bool()
+    best = torch.zeros(20, 1, dtype=torch.int64)
+    for shots in (-1, 2.5, True):
+        with pytest.raises(ValueError, match="shots must be a positive integer, got"):
+            split(positive, shots, 0)
+    for found, labels, message in (
+        ([], ["a", "b"], "no method to compare"),
+        ([("cosine", best, 0.0)], ["a"], r"positive must have shape \(documents, 1\), got \(20, 2\)"),
+        ([("cosine", best[1:], 0.0)], ["a", "b"], "cosine gives labels for 19 documents, but there are 20"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compare(found, labels, positive)

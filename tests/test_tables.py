@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from datasets import Dataset
 from pyarrow import parquet
 
 from surprise_hf import tables
@@ -37,3 +43,43 @@ def test_a_column_of_numbers_is_none_of_text(tmp_path: Path):
         tables.reading(str(tmp_path / "in"), "parquet", "text", exact=True),
     ):
         pass
+
+
+def read(path: Path, data: bytes, fmt: str = "csv", exact: bool = True) -> dict:
+    path.write_bytes(data)
+    with tables.reading(str(path), fmt, "text", exact) as source:
+        return source.rows[:]
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n\n"])
+def test_a_column_without_a_name_keeps_it_and_its_cells(tmp_path: Path, blank: bytes):
+    """As pandas writes its row names; exact cells stay the text they are."""
+    found = read(tmp_path / "in.csv", blank + b",text\n007,x\n010,y\n")
+    assert found == {"": ["007", "010"], "text": ["x", "y"]}
+    found = read(tmp_path / "in.csv", blank + b",text\n007,x\n", exact=False)
+    assert found == {"": [7], "text": ["x"]}
+
+
+def test_blank_lines_before_the_header(tmp_path: Path):
+    assert read(tmp_path / "in.csv", b"\n\ntext\nx\n\ny\n") == {"text": ["x", None, "y"]}
+    assert read(tmp_path / "in.csv", b"\n\ntext,b\nx,1\n\ny,2\n") == {"text": ["x", "y"], "b": ["1", "2"]}
+
+
+def test_json_has_no_word_for_nan_and_infinity():
+    columns = {
+        "x": [0.5, math.nan, math.inf],
+        "inner": [{"a": [math.nan, 1.0]}, {"a": []}, None],
+        "t": [date(2020, 1, 2)] * 3,
+    }
+    rows = Dataset.from_dict(columns)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    lines = tables.encode(rows, 0, 3, {}, "jsonl").decode().splitlines()
+    found = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert [row["x"] for row in found] == [0.5, None, None]
+    assert [row["inner"] for row in found] == [{"a": [None, 1.0]}, {"a": []}, None]
+    assert {row["t"] for row in found} == {"2020-01-02"}
+    text = tables.encode(rows, 0, 3, {}, "csv").decode()
+    assert next(csv.DictReader(io.StringIO(text)))["inner"] == '{"a": [null, 1.0]}'
