@@ -85,13 +85,13 @@ def begin(folder: Path, identity: dict[str, Any]) -> Path | None:
     Raises:
         ValueError: there are checkpoints of another run, or files of someone else.
     """
-    ours = (folder / NOTE).exists()
-    checkpoint = last_checkpoint(folder) if ours else None
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if found and (NOTE not in found or not all(name == NOTE or name.startswith("checkpoint-") for name in found)):
+        raise ValueError(f"{folder} is where checkpoints go, and holds something else: move that elsewhere")
+    checkpoint = last_checkpoint(folder)
     if checkpoint is not None:
         check_same(folder, identity)
         return checkpoint
-    if folder.exists() and not ours and any(folder.iterdir()):
-        raise ValueError(f"{folder} is where checkpoints go, and holds something else: move that elsewhere")
     shutil.rmtree(folder, ignore_errors=True)
     write_note(folder, identity)
     return None

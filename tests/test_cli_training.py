@@ -157,8 +157,13 @@ def test_another_run_does_not_go_on_from_it(st_path, tmp_path, capsys):
     (partial / "checkpoint-3" / resuming.STATE).write_text("{}")
     assert train(table, st_path, out, "--epochs", 1) == 1
     assert "out.partial is where checkpoints go, and holds something else" in " ".join(capsys.readouterr().err.split())
-    resuming.write_note(partial / "note", {"seed": 1})
-    (partial / "note" / "job.json").rename(partial / "job.json")
+    (partial / "rows.ends").touch()  # of another command
+    (partial / "job.json").write_text("{}")
+    assert train(table, st_path, out, "--epochs", 1) == 1
+    assert "holds something else" in " ".join(capsys.readouterr().err.split())
+    for name in ("rows.ends", "job.json"):
+        (partial / name).unlink()
+    (partial / "job.json").write_text('{"seed": 1}')
     assert train(table, st_path, out, "--epochs", 1) == 1
     err = " ".join(capsys.readouterr().err.split())
     assert "holds a run with another epochs, input," in err
