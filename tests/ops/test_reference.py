@@ -132,6 +132,38 @@ def test_the_ops_of_scores(normalize):
     np.testing.assert_allclose(best.numpy(), -np.sort(-z, axis=1)[:, :2], rtol=1e-9)
 
 
+def test_cosine_and_the_quicker_products_are_the_defaults():
+    keys, queries = rows(30, 6, dtype=torch.float32), rows(4, 6, seed=1, dtype=torch.float32)
+    mean, std = ref.cosine_moments(keys, queries, True)
+    state = [torch.zeros((), dtype=torch.int64), torch.zeros(6).double(), torch.zeros(6, 6).double()]
+    wanted = [x.clone() for x in state]
+    ref.ensemble_update(*state, keys)
+    ref.ensemble_update(*wanted, keys, True, False)
+    for found, want in (
+        (ref.unit_rows(keys), ref.unit_rows(keys, True)),
+        (
+            ref.grad_rows(keys, ref.unit_rows(keys), keys.exp()),
+            ref.grad_rows(keys, ref.unit_rows(keys), keys.exp(), True),
+        ),
+        (ref.cosine_surprise(keys, queries)[0], ref.cosine_surprise(keys, queries, True, "score")[0]),
+        (ref.cosine_moments(keys, queries)[0], mean),
+        (ref.surprise_from_moments(keys, queries, mean, std), ref.cosine_surprise(keys, queries)[0]),
+        (
+            ref.surprise_topk(keys, queries, mean, std, 4)[0],
+            ref.cosine_surprise(keys, queries)[0].sort(descending=True)[0],
+        ),
+        (
+            ref.ensemble_moments(mean[[0] * 6], state[2], queries)[1],
+            ref.ensemble_moments(mean[[0] * 6], state[2], queries, True)[1],
+        ),
+    ):
+        torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-7)
+    assert not torch.equal(ref.unit_rows(keys), keys)
+    assert all(torch.equal(found, want) for found, want in zip(state, wanted, strict=True))
+    ref.ensemble_update(*(exact := [torch.zeros_like(x) for x in state]), keys, True, True)
+    assert not torch.equal(exact[2], state[2])
+
+
 def test_among_equal_labels_the_first_comes_first():
     queries = rows(1, 6).expand(5, 6)
     mean, std = torch.zeros(5, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
@@ -170,6 +202,14 @@ def test_search(dtype, scaled, upper, pieces, monkeypatch):
     order = np.argsort(-values, axis=0, kind="stable")[:4].T
     np.testing.assert_array_equal(at.numpy(), order)
     np.testing.assert_allclose(best.numpy(), np.take_along_axis(values.T, order, axis=1), rtol=1e-5)
+
+
+def test_search_keeps_what_float32_products_lose():
+    """Products of float32 in float64."""
+    keys = torch.tensor([[1e8, 1.0, -1e8], [1e8, 2.0, -1e8]])
+    best, at = ref.search_topk(keys, torch.ones(1, 3), torch.zeros(1), None, 2)
+    assert best.tolist() == [[2.0, 1.0]]
+    assert at.tolist() == [[1, 0]]
 
 
 def test_halves_of_float32():
