@@ -206,6 +206,11 @@ def test_many_labels_are_not_all_listed(st_path, tmp_path):
     assert "`label 40`" not in card
 
 
+def test_as_many_labels_as_are_shown_are_all_there_are(st_path, tmp_path):
+    card = saved(SurpriseModel(str(st_path), device="cpu").set_labels([f"label {i}" for i in range(40)]), tmp_path)
+    assert "`label 39` |" in card
+
+
 def test_training_arguments():
     given = {"learning_rate": 1e-4, "seed": 3, "bf16": False, "max_steps": -1, "output_dir": "/home/me", "refine": None}
     assert model_card.training_arguments(given) == {"learning_rate": 1e-4, "seed": 3}
@@ -297,6 +302,8 @@ def test_code_and_text_are_no_markdown():
     assert model_card._code("a`b") == "<code>a&#96;b</code>"
     assert model_card._code("*a|b*") == "<code>&#42;a&#124;b&#42;</code>"
     assert model_card._code("") == "<code></code>"
+    assert model_card._code("x" * 80) == f"`{'x' * 80}`"
+    assert model_card._code("x" * 81) == f"`{'x' * 79}…`"
     assert model_card._plain("[a](b) `c` *d* <e> f_g \\ &lt;") == (
         "&#91;a&#93;(b) &#96;c&#96; &#42;d&#42; &#60;e&#62; f_g &#92; &#38;lt;"
     )
@@ -324,6 +331,24 @@ def test_numbers_of_any_library_are_recorded_and_nothing_else(value, kept):
     ((result),) = report["results"]
     assert result["metrics"].get("value") == kept
     json.dumps(report, allow_nan=False)
+
+
+def test_an_ensembles_card_tells_of_single_documents():
+    ensemble = Ensemble.from_embeddings(torch.eye(4))
+    assert "and the embeddings of 4 of them. They give" in model_card.ensemble_card(ensemble, "me/ensemble")
+    bare = model_card.ensemble_card(ensemble.without_reservoir(), "me/ensemble")
+    assert "and no embedding of any one of them. They give" in bare
+    assert 'Ensemble.from_pretrained("me/ensemble")' in bare
+
+
+def test_whose_card_it_is(tmp_path, monkeypatch):
+    file = tmp_path / "README.md"
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(file))
+    for text, ours in ((f"---\na: 1\n---\n{model_card.MARK}\n# X", True), ("# My own", False)):
+        file.write_text(text, encoding="utf-8")
+        assert model_card.is_ours("me/model") == ours
+    monkeypatch.undo()
+    assert not model_card.is_ours("me/none")  # there is no Hub in the tests
 
 
 @pytest.mark.parametrize(
