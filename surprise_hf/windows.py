@@ -45,6 +45,10 @@ def split(tokenizer: Any, text: str, limit: int, prompt: str = "") -> list[tuple
         raise ValueError(f"the prompt {prompt!r} fills all {limit} tokens that this encoder reads")
     coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     offsets, words = coded["offset_mapping"], coded.word_ids()
+
+    def tokens(piece: str) -> int:
+        return len(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
+
     pieces = []
     first, count = 0, len(offsets)
     while first < count:
@@ -53,6 +57,9 @@ def split(tokenizer: Any, text: str, limit: int, prompt: str = "") -> list[tuple
         while cut < count and cut > first and words[cut] is not None and words[cut] == words[cut - 1]:
             cut -= 1  # not inside a word
         end = cut if cut > first else end
+        # alone a piece may have more tokens than within the text: at a cut inside a word, or for want of a blank before
+        while end - first > 1 and tokens(text[offsets[first][0] : offsets[end - 1][1]]) > room:
+            end -= 1
         pieces.append((text[offsets[first][0] : offsets[end - 1][1]], end - first))
         first = end
     return pieces if len(pieces) > 1 else [(text, count)]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import AutoTokenizer
 
 from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, model_files, windows
 from surprise_hf import model as model_module
@@ -184,6 +185,17 @@ def test_windows_end_between_words(st_path):
     assert windows.split(tokenizer, "", 64) == [("", 0)]
     with pytest.raises(ValueError, match="fills all 64 tokens"):
         windows.split(tokenizer, "dog", 64, prompt="cat " * 62)
+
+
+@pytest.mark.parametrize("limit", [6, 8, 10, 13, 40])
+def test_a_piece_alone_is_no_longer_than_the_window(minilm_path, limit):
+    """A word that is cut has other tokens in its parts than as a whole."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm_path)
+    words = "floccinaucinihilipilification dichlorodiphenyltrichloroethane and electroencephalographically"
+    for text in (words, " ".join([words] * 3), words.replace(" ", "")):
+        pieces = [piece for piece, _ in windows.split(tokenizer, text, limit)]
+        assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
+        assert max(len(tokenizer(piece)["input_ids"]) for piece in pieces) <= limit
 
 
 def test_windows_count_the_prompt_and_are_saved(st_path, tmp_path):

@@ -211,6 +211,25 @@ def test_as_many_labels_as_are_shown_are_all_there_are(st_path, tmp_path):
     assert "`label 39` |" in card
 
 
+def test_a_card_for_the_hub_has_the_name_and_finds_the_model_there(model):
+    card = model_card.model_card(model, "me/my-model", "mit")
+    assert front_matter(card)["license"] == "mit"
+    assert "\n# my-model\n" in card
+    assert front_matter(card)["model-index"][0]["name"] == "my-model"
+    assert 'model="me/my-model"' in card
+    assert 'SentenceTransformer("me/my-model")' in card
+    assert "\n# my-model\n" in model_card.model_card(model, "my-model")
+
+
+def test_without_an_ensemble_the_limits_say_what_that_means(st_path):
+    model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS)
+    card = model_card.model_card(model)
+    assert "Without a stored ensemble a text's scores depend on the other texts of the call" in card
+    assert "On texts unlike those of the ensemble" not in card
+    assert "needs no examples" in card
+    assert "What the encoder takes for similar" in card
+
+
 def test_training_arguments():
     given = {"learning_rate": 1e-4, "seed": 3, "bf16": False, "max_steps": -1, "output_dir": "/home/me", "refine": None}
     assert model_card.training_arguments(given) == {"learning_rate": 1e-4, "seed": 3}
