@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .few_shot import mix_labels
+from .few_shot import part_labels
 from .fitted import FittedLabels
 from .inputs import positive_int
+from .ops import unit_rows
 from .refinement import shuffled
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def predictions(
     if not shots:
         return
     started = time.perf_counter()
-    mixed = mix_labels(queries, documents[given], positive[given], emb.mean(dim=0))
-    yield "examples", ranked(mixed, **METHODS["refined"]), time.perf_counter() - started
+    moved = part_labels(queries, documents[given], positive[given], unit_rows(emb).mean(dim=0))
+    yield "examples", ranked(moved, **METHODS["refined"]), time.perf_counter() - started
     try:
         import setfit  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

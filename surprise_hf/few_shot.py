@@ -1,8 +1,8 @@
 """Labels from examples without training, and examples without labels.
 
-`fit_labels` moves each label's vector from where its name lies towards where its examples lie; refinement on the
-documents does the rest. `pseudo_label` goes the other way: the documents that refined labels are surest of make a
-training set.
+`fit_labels` moves each label's vector from where its name lies to where it parts its examples from the others';
+refinement on the documents does the rest. `pseudo_label` goes the other way: the documents that refined labels are
+surest of make a training set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from .model import SurpriseModel
 
-__all__ = ["fit_labels", "mix_labels", "part_labels", "pseudo_label", "read_targets"]
+__all__ = ["aim_labels", "fit_labels", "mix_labels", "part_labels", "pseudo_label", "read_targets"]
 
 NAME_COUNTS = 2.0  # a label's name weighs as much as so many examples (docs/training.md)
-SHARPNESS, PULL, STEPS = 10.0, 0.01, 60  # of `part_labels`
+SHARPNESS, PULL, STEPS = 10.0, 0.03, 60  # of `part_labels`
 
 
 # --- what people write into a label column -----------------------------------------------------------------------
@@ -181,18 +181,53 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tens
     return torch.where(count > 0, middle + length * unit_rows(direction), names)
 
 
-def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> Tensor:
+def aim_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Where training draws the documents of each label, and what it sees them from.
+
+    Names alone would draw documents away from where they lie together already, which costs most where labels are many
+    and their documents alike; of broad labels, a few examples say little. The mean of n examples is as reliable as n r
+    / (1 + (n - 1) r) (Spearman and Brown), r the mean cosine of two examples of a label, seen from the mean of all. So
+    far a label is moved from its name to where `mix_labels` has it.
+
+    Where cosines crowd, unlike texts too have one near 1, and pushing all of them to zero would undo what the encoder
+    knows. So both are seen from the middle between the mean example and the mean name, times the cosine that an example
+    and a name have on average: next to nothing where cosines don't crowd, which is where it would cost
+    (docs/training.md).
+
+    Args:
+        vectors, examples, positive: as for `mix_labels`.
+
+    Returns:
+        offset: (m, d) float32 (float64 for float64 input), to be added to the unit names; zero where no label has two
+            examples, or they have nothing in common (r <= 0), and for a label without example.
+        centre: (d,) of the same type, to be taken from unit documents and labels.
+    """
+    names, rows = unit_rows(vectors), unit_rows(examples)
+    if not len(rows):
+        return torch.zeros_like(names), torch.zeros_like(names[0])
+    share = positive.to(rows.device, rows.dtype)
+    count = share.sum(dim=0)
+    middle, name = rows.mean(dim=0), names.mean(dim=0)
+    seen = unit_rows(rows - middle)
+    alike = ((share.T @ seen).square().sum(dim=1) - share.T @ seen.square().sum(dim=1)).sum()
+    r = (alike / (count * (count - 1)).sum().clamp(min=1)).clamp(0, 1)
+    reliable = count * r / (1 + (count - 1).clamp(min=0) * r)
+    offset = reliable.unsqueeze(1) * (mix_labels(vectors, examples, positive) - names)
+    return offset, (middle @ name).clamp(min=0) * (middle + name) / 2
+
+
+def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tensor | None = None) -> Tensor:
     """Label vectors that part the labels' examples from one another, not far from the names.
 
-    Logistic regression with no constant and the names for a start: rows and names are seen from the mean c of the unit
-    rows, a label's logit is 10 w . (k^ - c), and w, which starts at u(q^ - c), is held there by 0.01 / 2 |10 w - 10
-    u(q^ - c)|^2, as heavy as one example's loss. For the embeddings of a trained encoder, whose examples lie near their
-    names; `mix_labels` is for those of an untrained one (docs/training.md).
+    Logistic regression with no constant and the names for a start: rows and names are seen from the centre c, a label's
+    logit is 10 w . (k^ - c), and w, which starts at u(q^ - c), is held there by 0.03 / 2 |10 w - 10 u(q^ - c)|^2, as
+    heavy as one example's loss (docs/training.md).
 
     Args:
         vectors: (m, d) floating: the embedded names.
         examples: (n, d) floating: the embedded examples.
         positive: (n, m) bool, which example has which label; one with several counts for each in part.
+        centre: (d,) mean of the unit documents; None takes that of the examples.
 
     Returns:
         (m, d) float32 (float64 for float64 input): c + |q^ - c| u(w). A label without example keeps its name's vector.
@@ -202,7 +237,7 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> Tensor:
     labelled = share.any(dim=1)
     if not labelled.any():
         return names
-    middle = rows.mean(dim=0)
+    middle = rows.mean(dim=0) if centre is None else centre.to(rows)
     seen, share = (rows - middle)[labelled], share[labelled] / share[labelled].sum(dim=1, keepdim=True)
     start = SHARPNESS * unit_rows(names - middle)
     w = start.clone().requires_grad_()
@@ -264,7 +299,7 @@ def fit_labels(
         examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
         centre = None if model.ensemble is None else model.ensemble.mean
         positive = as_matrix([targets[at] for at in kept], len(names))
-        vectors = mix_labels(model.name_vectors(names, template), examples, positive, centre)
+        vectors = part_labels(model.name_vectors(names, template), examples, positive, centre)
         return model.set_labels(names, template, vectors=vectors, **{"refine": "auto", **options})
     except Exception:
         model.ensemble, model.fitted = before

@@ -117,6 +117,7 @@ class LabelMatrixLoss(nn.Module):
 
     Attributes:
         encoded: texts encoded so far: {"documents", "labels"}.
+        centre, offset: what `aim` was given.
         total: (2,) float64, sum of the batches' cross-entropies and their number, of training steps.
     """
 
@@ -137,13 +138,30 @@ class LabelMatrixLoss(nn.Module):
         self.labels_per_step = len(self.texts) if labels_per_step is None else labels_per_step
         self.encoded = {"documents": 0, "labels": 0}
         self.register_buffer("total", torch.zeros(2, dtype=torch.float64), persistent=False)
+        self.centre: Tensor | None = None
+        self.offset: Tensor | None = None
         self._known: Tensor | None = None  # (m, d), each label when last encoded
         self._turn = 0
+
+    def aim(self, centre: Tensor | None = None, offset: Tensor | None = None) -> None:
+        """See unit documents and labels from `centre` (d,), and each label `offset` (m, d) beside its name.
+
+        As `few_shot.aim_labels` has found them. None for both: the cosine as it is.
+        """
+        self.centre, self.offset, self._known = centre, offset, None
+
+    def label_rows(self, vectors: Tensor, rows: Any = slice(None)) -> Tensor:
+        """Embedded names (those of some labels) as the loss compares them."""
+        return vectors if self.offset is None else self.document_rows(vectors) + self.offset[rows]
+
+    def document_rows(self, vectors: Tensor) -> Tensor:
+        """Embedded documents as the loss compares them."""
+        return vectors if self.centre is None else nn.functional.normalize(vectors.to(self.centre), dim=1) - self.centre
 
     def forward(self, features: list[dict[str, Any]], labels: tuple[Tensor, Tensor | None]) -> Tensor:
         """The focal loss; the cross-entropy is added to `total` when training."""
         positive, sample_weight = labels
-        keys = self._documents(features[0])
+        keys = self.document_rows(self._documents(features[0]))
         self.encoded["documents"] += len(keys)
         loss, cross_entropy = self.focal(keys, self._label_vectors(positive), positive, sample_weight)
         if self.training and torch.is_grad_enabled():
@@ -193,7 +211,7 @@ class LabelMatrixLoss(nn.Module):
         features = self.model.preprocess([self.texts[row] for row in rows], prompt=self.prompt)  # type: ignore[operator]
         features = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in features.items()}
         self.encoded["labels"] += len(rows)
-        return self.model(features)["sentence_embedding"]
+        return self.label_rows(self.model(features)["sentence_embedding"], rows)
 
 
 def _by_length(features: dict[str, Any]) -> tuple[list[dict[str, Any]], Tensor | None]:

@@ -7,17 +7,15 @@ Paper: section 3.2 (training).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from datasets import Dataset, DatasetDict, Features, List, Value
+from datasets import Dataset, DatasetDict
 from huggingface_hub import HfApi
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import (
@@ -33,18 +31,18 @@ from transformers.utils.hub import PushInProgress
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, as_matrix, part_labels, read_targets
+from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
 from .training_arguments import SurpriseTrainingArguments
+from .training_data import LABEL, TEXT, LabelCollator, prepare
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
-TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
-TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")
+AIMS = "aims.safetensors"  # of a checkpoint
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
 
 
@@ -84,19 +82,15 @@ class StopOnCrossEntropy(TrainerCallback):
         return control
 
 
-@dataclass
-class LabelCollator(SentenceTransformerDataCollator):
-    """Tokenised documents, their labels as a boolean matrix, and their weights."""
+class _Aim(TrainerCallback):
+    """Before the first step."""
 
-    label_count: int = 0
+    def __init__(self, trainer: SurpriseTrainer) -> None:
+        self.trainer = trainer
 
-    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch."""
-        batch = super().__call__([{TEXT: row[TEXT]} for row in features])
-        batch["label"] = as_matrix([row[LABEL] for row in features], self.label_count)
-        if WEIGHT in features[0]:
-            batch["sample_weight"] = torch.tensor([row[WEIGHT] for row in features])
-        return batch
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Model and loss are those that will be trained."""
+        self.trainer._aim()  # noqa: SLF001
 
 
 class SurpriseTrainer(SentenceTransformerTrainer):
@@ -156,12 +150,14 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
+        self._aims: dict[str, Tensor] | None = None
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         if self.labels is None:
             raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        self.add_callback(_Aim(self))
         self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
@@ -207,51 +203,10 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return dataset
         if isinstance(dataset, dict) and not isinstance(dataset, Dataset):
             return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
-        rows, name = _as_dataset(dataset), dataset_name or "given"
-        text_column = self._find(rows, name, self._columns.text_column, TEXT_COLUMNS, "text")
-        label_column = self._find(rows, name, self._columns.label_column, LABEL_COLUMNS, "label")
-        assert text_column is not None
-        texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_column])]
-        columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
-        features = {TEXT: Value("string"), LABEL: List(Value("int64"))}
-        if label_column is not None:
-            found, columns[LABEL] = read_targets(rows[label_column], self.labels, rows.features[label_column])
-            self.labels = found if self.labels is None else self.labels
-        if self._columns.weight_column in rows.column_names:
-            columns[WEIGHT], features[WEIGHT] = rows[self._columns.weight_column], Value("float32")
-        prepared = Dataset.from_dict(columns, Features(features))
-        blank = sum(map(inputs.is_blank, texts))
-        if blank and dataset_name == "train":
-            warnings.warn(f"{blank} of the {len(texts)} training texts are blank and left out", stacklevel=3)
-            prepared = prepared.filter(lambda text: not inputs.is_blank(text), input_columns=TEXT)
-        if dataset_name == "train" and not len(prepared):
-            raise ValueError("the training set has no text to train on")
+        columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
+        prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
         prepared._surprise_labels = self.labels  # noqa: SLF001 (so that it is not prepared twice)
         return prepared
-
-    @staticmethod
-    def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
-        have = rows.column_names
-        if given is not None and given in have:
-            return given
-        if given is not None and what == "text":
-            raise ValueError(f"the {name} dataset has no column {given!r}; it has {', '.join(have)}")
-        found = [] if given is not None else [column for column in usual if column in have]
-        if found:
-            return found[0]
-        if what == "text":
-            strings = [c for c, f in rows.features.items() if getattr(f, "dtype", "") in ("string", "large_string")]
-            strings = [column for column in strings if column not in LABEL_COLUMNS]
-            if len(strings) != 1:
-                raise ValueError(
-                    f"which column of the {name} dataset holds the texts ({', '.join(have)})? Set text_column"
-                )
-            return strings[0]
-        if name in ("train", "eval"):
-            raise ValueError(
-                f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column"
-            )
-        return None
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> LabelCollator:
         """Documents are tokenised with the model's prompt."""
@@ -310,7 +265,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
-        self._fit_step = None
+        self._fit_step = self._aims = None
         self.model.set_ensemble(None)
         try:
             result = super().train(*args, **kwargs)
@@ -320,6 +275,22 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             self._held = []
         self._refit()
         return result
+
+    def _aim(self) -> None:
+        """What the loss sees documents and labels from, as the encoder is before training (`few_shot.aim_labels`)."""
+        if not self._columns.mix_examples or not isinstance(self.train_dataset, Dataset):
+            self.loss.aim()
+            return
+        if self._aims is None:  # else they are those of a checkpoint
+            self._aims = dict(zip(("offset", "centre"), aim_labels(*self._examples()), strict=True))
+        self.loss.aim(**{name: x.to(self.args.device) for name, x in self._aims.items()})
+
+    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
+        return self._name_vectors(), examples, as_matrix(self.train_dataset[LABEL], len(self.labels))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As in every Trainer, without the word embeddings unless they are to be trained."""
@@ -358,16 +329,14 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         if documents is None or self._fit_step == self.state.global_step:
             return
         if mix and isinstance(self.train_dataset, Dataset):
-            assert self.labels is not None
             options = self.model.fit_options
             self.model.set_labels(None)  # not to be fitted before they are mixed
-            examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
+            names, examples, positive = self._examples()
             if self.ensemble is None:
                 self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
             else:
                 self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-            positive = as_matrix(self.train_dataset[LABEL], len(self.labels))
-            vectors = part_labels(self._name_vectors(), examples, positive)
+            vectors = part_labels(names, examples, positive)
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
             self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
@@ -386,7 +355,10 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         del state_dict
         if self.is_in_train or self.state.global_step:  # the latter where the last fit was interrupted
             self._refit()
-        self.model.save_pretrained(str(output_dir or self.args.output_dir))
+        path = str(output_dir or self.args.output_dir)
+        self.model.save_pretrained(path)
+        if self.is_in_train and self._aims is not None:  # a checkpoint, to be resumed
+            save_file({name: x.cpu() for name, x in self._aims.items()}, Path(path, AIMS))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint as it is, without what only resuming needs; the base class would pickle the arguments too."""
@@ -403,7 +375,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             commit_message=f"Training in progress, step {self.state.global_step}",
             token=self.args.hub_token,
             revision=self.args.hub_revision,
-            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json"],
+            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json", AIMS],
             run_as_future=True,
         )
         jobs: Any = [job]
@@ -412,6 +384,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
         """Weights, ensemble and labels; the base class loads the weights alone."""
         super()._load_from_checkpoint(checkpoint_path)
+        aims = Path(checkpoint_path, AIMS)
+        self._aims = load_file(aims) if aims.exists() else None
         if Path(checkpoint_path, FOLDER, CONFIG).exists():
             name = self.model.encoder_name
             self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001
@@ -434,10 +408,10 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     ) -> EvalLoopOutput:
         """Loss, and accuracy and macro F1 of the decisions by cosine and by surprise.
 
-        Documents are encoded once, on every process. Labels are as they would be saved, but the loss is that to their
-        names, as in training. The ensemble is that given to the trainer, else
-        the evaluated documents themselves, as in the paper. A document with r labels gets the r best ones, so that
-        for r = 1 this is the usual accuracy; documents without a label count in the loss only.
+        Documents are encoded once, on every process. Labels are as they would be saved, but the loss is that of
+        training. The ensemble is that given to the trainer, else the evaluated documents themselves, as in the paper. A
+        document with r labels gets the r best ones, so that for r = 1 this is the usual accuracy; documents without a
+        label count in the loss only.
 
         Returns:
             predictions (n, m) float32 scores, label_ids (n, m) bool, and metrics <prefix>_loss,
@@ -463,7 +437,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         found = {}
         with torch.no_grad():
             if positive.any():
-                loss, cross_entropy = self.loss.focal(emb, self._name_vectors().to(emb.device), positive.to(emb.device))
+                keys, queries = self.loss.document_rows(emb), self.loss.label_rows(self._name_vectors().to(emb.device))
+                loss, cross_entropy = self.loss.focal(keys, queries, positive.to(emb.device))
                 found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
             k = max(int(positive.sum(dim=1).max()), 1) if texts else 1
@@ -489,16 +464,3 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
-
-
-def _as_dataset(rows: Any) -> Dataset:
-    """Any kind of table, read into memory."""
-    if isinstance(rows, Dataset):
-        return rows
-    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
-        return Dataset.from_pandas(rows, preserve_index=False)
-    listed = list(rows)
-    if not all(isinstance(row, dict) for row in listed):
-        raise ValueError("a dataset must be a datasets.Dataset, a DataFrame, or dicts with a text and a label each")
-    features = getattr(rows, "features", None)
-    return Dataset.from_list(listed, features=features if isinstance(features, Features) else None)

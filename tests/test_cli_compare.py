@@ -74,7 +74,7 @@ def test_errors(st_path, tmp_path, capsys, text, more, words):
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (RuntimeError, 1)])
 def test_what_is_known_is_shown_when_a_method_fails(minilm_path, tmp_path, capsys, monkeypatch, error, code):
     out = tmp_path / "out.json"
-    interrupt_after(monkeypatch, comparison, "mix_labels", 0, error)
+    interrupt_after(monkeypatch, comparison, "part_labels", 0, error)
     assert compare(MESSAGES, minilm_path, "--shots", 3, "--out", out) == code
     printed = capsys.readouterr()
     lines = printed.out.splitlines()

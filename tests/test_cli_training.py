@@ -216,7 +216,7 @@ def test_numbers_with_names(st_path, tmp_path, capsys, epochs):
         Dataset.from_list(rows, features=features).to_parquet(tables[name])
     shown = []
     for test in tables.values():
-        assert train(tables["few"], st_path, tmp_path / "out", "--epochs", epochs, "--test", test) == 0
+        assert train(tables["few"], st_path, tmp_path / "out", "--epochs", epochs, "--refine", 0, "--test", test) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     assert float(shown[0].split()[-1]) > 0.6

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from transformers import pipeline
 
 from surprise_hf import SurpriseModel, pseudo_label, surprise
-from surprise_hf.few_shot import fit_labels, mix_labels, part_labels, read_targets
+from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels, read_targets
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
 
@@ -132,23 +132,60 @@ def test_no_examples_leave_the_names():
     )
 
 
-def test_parted_labels_are_the_best_of_their_formula():
+def test_aims_pair_by_pair():
+    """The formula in NumPy, over pairs of examples that share a label; of three labels, one without example."""
+    draw = np.random.default_rng(3)
+    q, k = (draw.normal(size=(n, 5)) + 1 for n in (3, 6))
+    group = np.array([0, 0, 0, 1, 1, 1])
+    k += 2 * draw.normal(size=(2, 5))[group]
+    positive = group[:, None] == np.arange(3)
+
+    def u(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    seen = u(u(k) - u(k).mean(axis=0))
+    pairs = [(i, j) for i in range(6) for j in range(6) if i != j and group[i] == group[j]]
+    r = np.mean([seen[i] @ seen[j] for i, j in pairs])
+    assert 0.2 < r < 0.9
+    mixed = mix_labels(*map(torch.from_numpy, (q, k, positive))).numpy()
+    offset, centre = aim_labels(*map(torch.from_numpy, (q, k, positive)))
+    np.testing.assert_allclose(offset, 3 * r / (1 + 2 * r) * (mixed - u(q)), rtol=1e-10, atol=1e-14)
+    assert not offset[2].any()
+    example, name = u(k).mean(axis=0), u(q).mean(axis=0)
+    np.testing.assert_allclose(centre, (example @ name) * (example + name) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("why", ["one example each", "opposite examples", "none"])
+def test_names_are_aimed_at_where_examples_have_nothing_to_say(why):
+    names, row = torch.eye(4)[:2], torch.tensor([[0.0, 0.0, 1.0, 0.2]])
+    examples = {"one example each": torch.cat((row, names[:1])), "none": row[:0]}.get(why, torch.cat((row, -row)))
+    positive = torch.eye(2, dtype=torch.bool)[: len(examples)]
+    if why == "opposite examples":
+        positive = torch.tensor([[True, False], [True, False]])
+    offset, centre = aim_labels(names, examples, positive)
+    assert not offset.any()
+    assert bool(centre.any()) == (why == "one example each")
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_parted_labels_are_the_best_of_their_formula(centred):
     """Against SciPy's minimum; of examples with two labels, one label or none, and a label without examples."""
+    whole = None if centred else torch.full((6,), 0.1, dtype=torch.float64)
     draw = torch.Generator().manual_seed(0)
     names, examples = (torch.randn(n, 6, dtype=torch.float64, generator=draw) + 1 for n in (4, 12))
     positive = torch.zeros(12, 4, dtype=torch.bool)
     positive[range(12), [0, 1, 2] * 4] = True
     positive[3, 1], positive[11] = True, False
     with torch.no_grad():  # as in an evaluation
-        found = part_labels(names, examples, positive)
+        found = part_labels(names, examples, positive, whole)
     q, k = (unit_rows(x).numpy() for x in (names, examples))
-    c, target = k.mean(axis=0), positive.double().numpy()[:11]
+    c, target = k.mean(axis=0) if whole is None else whole.numpy(), positive.double().numpy()[:11]
     target /= target.sum(axis=1, keepdims=True)
     start = 10 * (q - c) / np.linalg.norm(q - c, axis=1, keepdims=True)
 
     def loss(w):
         w = w.reshape(start.shape)
-        return -(target * log_softmax((k[:11] - c) @ w.T, axis=1)).sum() / 11 + 0.005 * ((w - start) ** 2).sum() / 11
+        return -(target * log_softmax((k[:11] - c) @ w.T, axis=1)).sum() / 11 + 0.015 * ((w - start) ** 2).sum() / 11
 
     best = minimize(loss, start.ravel(), tol=1e-12).x.reshape(start.shape)
     expected = c + np.linalg.norm(q - c, axis=1, keepdims=True) * best / np.linalg.norm(best, axis=1, keepdims=True)

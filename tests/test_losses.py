@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from surprise_hf.losses import PROBABILITIES, Float32Attention, LabelMatrixLoss, WeightedFocalLoss, weighted_focal_loss
+from surprise_hf.ops import unit_rows
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -459,6 +460,26 @@ def test_texts_padded_to_the_left_stay_together():
     loss = LabelMatrixLoss(model, ["0", "1"])
     loss([{"input_ids": torch.ones_like(mask), "attention_mask": mask}], (one_of([0, 1], 2), None))
     assert model.shapes[0] == (2, 8)
+
+
+def test_documents_and_labels_are_seen_from_where_they_are_aimed_at():
+    """Unit rows from a centre, labels beside their names; those that wait for their turn too."""
+    torch.manual_seed(0)
+    m = 20
+    model = Encoder(m + 3)
+    centre, offset = torch.randn(4) / 3, torch.randn(m, 4) / 3
+    features, positive = model.preprocess([str(m + i) for i in range(3)]), one_of([4, 5, 6], m)
+    every, some = (LabelMatrixLoss(model, [str(i) for i in range(m)], labels_per_step=step) for step in (None, 5))
+    rows = unit_rows(model.table.weight)
+    expected = weighted_focal_loss(rows[m:] - centre, rows[:m] - centre + offset, positive)[0]
+    plain = weighted_focal_loss(rows[m:], rows[:m], positive)[0]
+    assert abs(expected - plain) > 0.01
+    for loss in (every, some):
+        torch.testing.assert_close(loss([features], (positive, None)), plain)
+        loss.aim(centre, offset)
+        torch.testing.assert_close(loss([features], (positive, None)), expected)
+        loss.aim()
+        torch.testing.assert_close(loss([features], (positive, None)), plain)
 
 
 def test_many_labels_take_turns():

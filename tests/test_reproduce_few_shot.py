@@ -78,7 +78,9 @@ def test_worker_methods(monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]) ->
     own = ["cosine", "surprise", "refined", "examples", "mixed"]
     assert [f"{name} {x}" for name in ("frozen", "trained") for x in own] == list(right)[:10]
     assert found["frozen"]["encoded"] is None
-    assert found["trained"]["encoded"] == {"documents": 4 * 24, "labels": 4 * 2 * 3}
+    epochs = found["trained"]["encoded"]["documents"] // 24  # until the cross-entropy is small
+    assert found["trained"]["encoded"] == {"documents": epochs * 24, "labels": epochs * 2 * 3}
+    assert 1 <= epochs <= 4
     # what was learnt from is known afterwards
     assert right["trained cosine"] > right["frozen cosine"]
     assert right["pairs cosine"] > right["frozen cosine"]

@@ -22,7 +22,7 @@ from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallbac
 from transformers.utils import logging as transformers_logging
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
-from surprise_hf.few_shot import accuracy_and_f1, part_labels
+from surprise_hf.few_shot import accuracy_and_f1, aim_labels, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
 
@@ -94,19 +94,28 @@ def test_defaults_of_the_paper(tmp_path):
     assert (args.gamma, args.epsilon, args.delta) == (1.0, 0.05, 1e-10)
 
 
-@pytest.mark.parametrize("words", [False, True])
-def test_a_step_is_one_update_of_the_matrix_loss(st_path, tmp_path, words):
-    """Against the formula written out: SGD on all documents and all labels, word embeddings only if wanted."""
+@pytest.mark.parametrize(("words", "mixed"), [(False, True), (True, True), (False, False)])
+def test_a_step_is_one_update_of_the_matrix_loss(st_path, tmp_path, words, mixed):
+    """Against the formula written out: SGD on all documents and all labels, word embeddings only if wanted.
+
+    Documents are drawn to where `aim_labels` says, or to the names.
+    """
+    texts = [" ".join([text.split()[0]] * 3 + text.split()) for text in TEXTS]  # those of a label are alike
     trainer = make(
-        st_path, tmp_path, per_device_train_batch_size=24, num_train_epochs=1, optim="sgd", weight_decay=0.0,
-        max_grad_norm=0.0, learning_rate=0.1, train_word_embeddings=words,
+        st_path, tmp_path, Dataset.from_dict({"text": texts, "label": TARGETS}),
+        per_device_train_batch_size=24, num_train_epochs=1, optim="sgd", weight_decay=0.0,
+        max_grad_norm=0.0, learning_rate=0.1, train_word_embeddings=words, mix_examples=mixed,
     )  # fmt: skip
     trainer.train()
     assert all(p.requires_grad for p in trainer.model.parameters())
     model = load(st_path)
     templated = [f"this matter is {label}" for label in LABELS]
-    keys, queries = (model(model.preprocess(texts))["sentence_embedding"] for texts in (TEXTS, templated))
+    keys, queries = (model(model.preprocess(texts))["sentence_embedding"] for texts in (texts, templated))
     positive = torch.tensor([[label == target for label in LABELS] for target in TARGETS])
+    if mixed:
+        offset, centre = aim_labels(queries.detach(), keys.detach(), positive)
+        assert min(float(offset.norm()), float(centre.norm())) > 0.1
+        keys, queries = unit_rows(keys) - centre, unit_rows(queries) - centre + offset
     loss, _ = weighted_focal_loss(keys, queries, positive, impl="reference")
     loss.backward()
     still = None if words else model[0].auto_model.get_input_embeddings().weight
@@ -398,9 +407,12 @@ def test_resume_gives_the_uninterrupted_result(st_path, tmp_path):
 
     options = {"num_train_epochs": 3, "save_strategy": "epoch"}
     make(st_path, tmp_path / "part", trainer={"callbacks": [Interrupt()]}, **options).train()
+    assert len(list((tmp_path / "part").glob("checkpoint-*/aims.safetensors"))) == 2
     resumed = make(st_path, tmp_path / "part", **options)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.epoch == 3
+    resumed.save_model()
+    assert not (tmp_path / "part" / "aims.safetensors").exists()
     assert_same(weights(resumed.model), weights(whole.model), rtol=1e-6, atol=1e-7)
     assert resumed.model.candidate_labels == LABELS
     torch.testing.assert_close(resumed.model.ensemble.mean, whole.model.ensemble.mean, rtol=1e-5, atol=1e-7)

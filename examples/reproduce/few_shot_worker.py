@@ -232,7 +232,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """
     from datasets import Dataset
 
-    from surprise_hf.few_shot import as_matrix, mix_labels, part_labels
+    from surprise_hf.few_shot import as_matrix, part_labels
     from surprise_hf.fitted import FittedLabels
     from surprise_hf.ops import unit_rows
 
@@ -257,17 +257,14 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
 
     def label(names: Any, examples: Any) -> Found:
         documents, _ = model.embed(job["documents"], show_progress_bar=False)
-        if job["options"] is None:
-            alone = mix_labels(names, examples, positive)
-            mixed = mix_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
-        else:
-            alone = mixed = part_labels(names, examples, positive)
+        centre = unit_rows(documents).mean(dim=0) if job["options"] is None else None
+        alone, parted = (part_labels(names, examples, positive, c) for c in (None, centre))
         decided = {
             "cosine": FittedLabels.fit(names, documents, weight=0),
             "surprise": FittedLabels.fit(names, documents, weight=1),
             "refined": FittedLabels.fit(names, documents, refine="auto"),
             "examples": FittedLabels.fit(alone, examples, weight=0),
-            "mixed": FittedLabels.fit(mixed, documents, refine="auto"),
+            "mixed": FittedLabels.fit(parted, documents, refine="auto"),
         }
         found = {name: fitted.decide(documents).tolist() for name, fitted in decided.items()}
         return {**found, "encoded": encoded}

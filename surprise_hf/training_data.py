@@ -1,0 +1,111 @@
+"""What a SurpriseTrainer trains on: any kind of rows as texts with the positions of their labels, and their batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset, Features, List, Value
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+
+from . import inputs
+from .few_shot import as_matrix, read_targets
+from .inputs import Label
+
+TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
+TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")
+
+
+@dataclass
+class LabelCollator(SentenceTransformerDataCollator):
+    """Tokenised documents, their labels as a boolean matrix, and their weights."""
+
+    label_count: int = 0
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch."""
+        batch = super().__call__([{TEXT: row[TEXT]} for row in features])
+        batch["label"] = as_matrix([row[LABEL] for row in features], self.label_count)
+        if WEIGHT in features[0]:
+            batch["sample_weight"] = torch.tensor([row[WEIGHT] for row in features])
+        return batch
+
+
+def prepare(
+    dataset: Any,
+    dataset_name: str | None,
+    labels: list[Label] | None,
+    text_column: str | None,
+    label_column: str | None,
+    weight_column: str | None,
+) -> tuple[Dataset, list[Label] | None]:
+    """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
+
+    Args:
+        dataset: a `datasets.Dataset`, a DataFrame, or dicts.
+        dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels), or None.
+        labels: the label set; None takes that of the rows.
+        text_column, label_column, weight_column: None finds them by their names.
+
+    Returns:
+        the rows, and the label set (None where neither it nor a label column was given).
+
+    Raises:
+        ValueError: a column is not found, or a label is not in the label set; the message names the row.
+    """
+    rows, name = _as_dataset(dataset), dataset_name or "given"
+    text_at = _find(rows, name, text_column, TEXT_COLUMNS, "text")
+    label_at = _find(rows, name, label_column, LABEL_COLUMNS, "label")
+    assert text_at is not None
+    texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_at])]
+    columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
+    features = {TEXT: Value("string"), LABEL: List(Value("int64"))}
+    if label_at is not None:
+        found, columns[LABEL] = read_targets(rows[label_at], labels, rows.features[label_at])
+        labels = found if labels is None else labels
+    if weight_column in rows.column_names:
+        columns[WEIGHT], features[WEIGHT] = rows[weight_column], Value("float32")
+    prepared = Dataset.from_dict(columns, Features(features))
+    blank = sum(map(inputs.is_blank, texts))
+    if blank and dataset_name == "train":
+        warnings.warn(f"{blank} of the {len(texts)} training texts are blank and left out", stacklevel=4)
+        prepared = prepared.filter(lambda text: not inputs.is_blank(text), input_columns=TEXT)
+    if dataset_name == "train" and not len(prepared):
+        raise ValueError("the training set has no text to train on")
+    return prepared, labels
+
+
+def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
+    have = rows.column_names
+    if given is not None and given in have:
+        return given
+    if given is not None and what == "text":
+        raise ValueError(f"the {name} dataset has no column {given!r}; it has {', '.join(have)}")
+    found = [] if given is not None else [column for column in usual if column in have]
+    if found:
+        return found[0]
+    if what == "text":
+        strings = [c for c, f in rows.features.items() if getattr(f, "dtype", "") in ("string", "large_string")]
+        strings = [column for column in strings if column not in LABEL_COLUMNS]
+        if len(strings) != 1:
+            raise ValueError(f"which column of the {name} dataset holds the texts ({', '.join(have)})? Set text_column")
+        return strings[0]
+    if name in ("train", "eval"):
+        raise ValueError(f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column")
+    return None
+
+
+def _as_dataset(rows: Any) -> Dataset:
+    """Any kind of table, read into memory."""
+    if isinstance(rows, Dataset):
+        return rows
+    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
+        return Dataset.from_pandas(rows, preserve_index=False)
+    listed = list(rows)
+    if not all(isinstance(row, dict) for row in listed):
+        raise ValueError("a dataset must be a datasets.Dataset, a DataFrame, or dicts with a text and a label each")
+    features = getattr(rows, "features", None)
+    return Dataset.from_list(listed, features=features if isinstance(features, Features) else None)
