@@ -53,6 +53,7 @@ PAPER_LOSS = {
     "dropout": True,
     "train_word_embeddings": True,
     "bf16_on_cpu": False,
+    "mix_examples": False,
 }
 COLOURS = {"setfit": INK, "cosine": SECOND, "surprise": CURVE}
 
