@@ -31,6 +31,7 @@ class ResumableTrainer(SurpriseTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if output_dir is not None and Path(output_dir).parent == Path(str(self.args.output_dir)):
             SentenceTransformer.save(self.model, output_dir, create_model_card=False)
+            self._save_aims(output_dir)
         else:
             super()._save(output_dir, state_dict)
 

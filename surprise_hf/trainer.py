@@ -357,7 +357,11 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             self._refit()
         path = str(output_dir or self.args.output_dir)
         self.model.save_pretrained(path)
-        if self.is_in_train and self._aims is not None:  # a checkpoint, to be resumed
+        self._save_aims(path)
+
+    def _save_aims(self, path: str) -> None:
+        """Of a checkpoint: what was found before training cannot be found again when it goes on."""
+        if self.is_in_train and self._aims is not None:
             save_file({name: x.cpu() for name, x in self._aims.items()}, Path(path, AIMS))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:

@@ -47,7 +47,9 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     bf16_on_cpu: bool | None = _option(
         None, "Train with products in bfloat16 where the device is a CPU; None: if it has matrix units for them (AMX)."
     )
-    mix_examples: bool = _option(True, "Saved labels move from their names to part the examples; False: at the name.")
+    mix_examples: bool = _option(
+        True, "Examples move labels from their names, while training and as saved; False: at the name, as in the paper."
+    )
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")
