@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import inputs
+from .estimators import row_slices
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE, Label
 from .ops import unit_rows
@@ -240,19 +241,23 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Ten
     middle = rows.mean(dim=0) if centre is None else centre.to(rows)
     seen, share = (rows - middle)[labelled], share[labelled] / share[labelled].sum(dim=1, keepdim=True)
     start = SHARPNESS * unit_rows(names - middle)
-    w = start.clone().requires_grad_()
-    search = torch.optim.LBFGS([w], max_iter=STEPS, line_search_fn="strong_wolfe")
+    w = start.clone()
+    search = torch.optim.LBFGS([w], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe")
 
+    @torch.no_grad()
     def loss() -> Tensor:
-        search.zero_grad()
-        found = torch.nn.functional.cross_entropy(seen @ w.T, share) + PULL / 2 / len(seen) * (w - start).square().sum()
-        found.backward()
-        return found
+        """Sets the gradient too; in blocks, as autograd's copies of a matrix of all examples and labels may be large."""
+        total, w.grad = PULL / 2 * (w - start).square().sum(), PULL * (w - start)
+        for part in row_slices(len(seen), len(w)):
+            logits = (seen[part] @ w.T).log_softmax(dim=1)
+            total -= (share[part] * logits).sum()
+            w.grad += (logits.exp_() - share[part]).T @ seen[part]
+        return total
 
-    search.step(loss)  # which asks for gradients itself
+    search.step(loss)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
     there = positive.any(dim=0).to(rows.device).unsqueeze(1)
-    return torch.where(there, middle + length * unit_rows(w.detach()), names)
+    return torch.where(there, middle + length * unit_rows(w), names)
 
 
 def fit_labels(

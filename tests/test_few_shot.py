@@ -198,6 +198,16 @@ def test_parted_labels_are_the_best_of_their_formula(centred):
     assert torch.equal(part_labels(names, examples[:0], positive[:0]), unit_rows(names))
 
 
+def test_parting_in_blocks_changes_nothing(monkeypatch):
+    """Many examples of many labels are gone through in blocks."""
+    torch.manual_seed(0)
+    names, examples = torch.randn(7, 12, dtype=torch.float64), torch.randn(50, 12, dtype=torch.float64)
+    positive = torch.eye(7, dtype=torch.bool)[torch.arange(50) % 7]
+    whole = part_labels(names, examples, positive)
+    monkeypatch.setattr("surprise_hf.estimators.BLOCK", 21)
+    torch.testing.assert_close(part_labels(names, examples, positive), whole, rtol=1e-9, atol=1e-9)
+
+
 def test_pipeline_with_examples(minilm_path, tmp_path):
     """Names that say nothing: the examples alone tell the groups apart, also after save and reload."""
     names, examples, group = ["alpha", "beta", "gamma"], DOCUMENTS[::3], ["beta", "gamma", "alpha"]
