@@ -246,7 +246,7 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Ten
 
     @torch.no_grad()
     def loss() -> Tensor:
-        """Sets the gradient too; in blocks, as autograd's copies of a matrix of all examples and labels may be large."""
+        """Sets the gradient too; in blocks, as a matrix of all examples and labels, kept for autograd, may be large."""
         total, w.grad = PULL / 2 * (w - start).square().sum(), PULL * (w - start)
         for part in row_slices(len(seen), len(w)):
             logits = (seen[part] @ w.T).log_softmax(dim=1)
