@@ -40,7 +40,8 @@ Make a model that labels documents of the kind of a table's, from those of them 
 
 The encoder is trained for some epochs on a few documents for each label (3 to 50 serve), and the model is saved with
 its labels and an ensemble: `classify --model OUT` needs nothing more. With --epochs 0 nothing is trained: each label
-moves from its name to part its examples from the others', which takes seconds. Documents without a label take part as foreign to all.
+moves from its name to part its examples from the others', which takes seconds. Documents without a label take part as
+foreign to all.
 
 Interrupted after its first epoch, it saves the model as far as it was trained. A run of more than a minute keeps a
 checkpoint in OUT.partial, from which the same command goes on after a kill, to the same result.
