@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -58,8 +59,12 @@ def assert_same(first: list[torch.Tensor], second: list[torch.Tensor], **toleran
         torch.testing.assert_close(one, other, **(tolerance or {"rtol": 0, "atol": 0}))
 
 
-def test_bars_that_are_off_stay_off(st_path, tmp_path, capfd):
-    """Of sentence-transformers too, which draws texts for a card of its own with a bar that nothing turns off."""
+def test_bars_that_are_off_stay_off(st_path, tmp_path, capfd, caplog):
+    """Of sentence-transformers too, which draws texts for a card of its own with a bar that nothing turns off.
+
+    It has its own idea of when to show one: where its log tells of more than warnings.
+    """
+    caplog.set_level(logging.INFO, logger="sentence_transformers")
     on = transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
