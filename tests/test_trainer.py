@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import datasets
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
@@ -26,37 +19,7 @@ from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArgument
 from surprise_hf.few_shot import accuracy_and_f1, aim_labels, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
-
-LABELS = ["money", "sport", "weather"]
-MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
-TEXTS = [f"{word} {more}" for word in ("bank", "ball", "rain") for more in MORE]
-TARGETS = [label for label in LABELS for _ in range(8)]
-
-
-def rows(every: int = 1) -> Dataset:
-    return Dataset.from_dict({"text": TEXTS[::every], "label": TARGETS[::every]})
-
-
-def load(path: Path) -> SurpriseModel:
-    return SurpriseModel.from_pretrained(path, device="cpu")
-
-
-def make(path: Path, out: Path, train=None, evaluate=None, *, trainer=None, **options) -> SurpriseTrainer:
-    defaults = {"num_train_epochs": 2, "stop_cross_entropy": None, "save_strategy": "no", "learning_rate": 1e-3}
-    defaults["bf16_on_cpu"] = False  # the same numbers on every CPU
-    args = SurpriseTrainingArguments(
-        output_dir=str(out), use_cpu=True, disable_tqdm=True, report_to="none", **{**defaults, **options}
-    )
-    return SurpriseTrainer(load(path), args, rows() if train is None else train, evaluate, **(trainer or {}))
-
-
-def weights(model: SurpriseModel) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def assert_same(first: list[torch.Tensor], second: list[torch.Tensor], **tolerance) -> None:
-    for one, other in zip(first, second, strict=True):
-        torch.testing.assert_close(one, other, **(tolerance or {"rtol": 0, "atol": 0}))
+from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_same, load, make, rows, weights
 
 
 def test_bars_that_are_off_stay_off(st_path, tmp_path, capfd, caplog):
@@ -258,83 +221,7 @@ def test_lora(st_path, tmp_path):
     assert not torch.allclose(load(st_path).embed(TEXTS)[0], trained, atol=1e-3)
 
 
-# --- what the training set may look like -----------------------------------------------------------------------------
-
-
-def as_class_label() -> Dataset:
-    numbers = [LABELS.index(target) for target in TARGETS]
-    return Dataset.from_dict(
-        {"text": TEXTS, "label": numbers}, Features({"text": Value("string"), "label": ClassLabel(names=LABELS)})
-    )
-
-
-@pytest.mark.parametrize(
-    ("data", "labels"),
-    [
-        (as_class_label(), None),
-        (Dataset.from_dict({"text": TEXTS, "label": [LABELS.index(t) for t in TARGETS]}), LABELS),
-        (Dataset.from_dict({"labels": [[t] for t in TARGETS], "sentence": TEXTS, "row": range(24)}), None),
-        (pd.DataFrame({"text": TEXTS, "label": TARGETS, "row": range(24)}), None),
-        ([{"label": t, "text": x} for x, t in zip(TEXTS, TARGETS, strict=True)], None),
-        (as_class_label().to_iterable_dataset(), None),
-    ],
-)
-def test_every_kind_of_label_trains_alike(st_path, tmp_path, data, labels):
-    expected = make(st_path, tmp_path, num_train_epochs=1)
-    expected.train()
-    trainer = make(st_path, tmp_path, data, trainer={"labels": labels}, num_train_epochs=1)
-    trainer.train()
-    assert trainer.labels == LABELS
-    assert_same(weights(trainer.model), weights(expected.model))
-
-
-def test_columns_by_name(st_path, tmp_path):
-    data = Dataset.from_dict({"title": ["x"] * 24, "body": TEXTS, "kind": TARGETS, "score": [0.5] * 24})
-    trainer = make(st_path, tmp_path, data, text_column="body", label_column="kind", weight_column="score")
-    assert trainer.train_dataset.column_names == ["text", "label", "weight"]
-    plain = {"num_train_epochs": 1, "optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
-    named = {"text_column": "body", "label_column": "kind", "weight_column": "score"}
-    half = make(st_path, tmp_path, learning_rate=0.05, **plain)
-    full = make(st_path, tmp_path, data, learning_rate=0.1, **named, **plain)
-    half.train()
-    full.train()
-    assert_same(weights(half.model), weights(full.model), rtol=1e-4, atol=1e-6)  # half the weight, twice the rate
-    for options, words in (
-        ({}, r"which column of the train dataset holds the texts \(title, body, kind, score\)"),
-        ({"text_column": "nothing"}, "no column 'nothing'"),
-        ({"text_column": "body"}, "holds the labels"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            make(st_path, tmp_path, data, **options)
-
-
-def test_several_labels_no_label_and_blank_texts(st_path, tmp_path):
-    data = [
-        {"text": "bank ball", "label": ["money", "sport"]},
-        {"text": "dog", "label": []},
-        {"text": " ", "label": ["money"]},
-        {"text": "rain", "label": None},
-    ]
-    with pytest.warns(UserWarning, match="1 of the 4 training texts are blank"):
-        trainer = make(st_path, tmp_path, data, trainer={"labels": LABELS})
-    assert trainer.train_dataset["label"][:] == [[0, 1], [], []]
-    trainer.train()
-    assert len(trainer.model.ensemble) == 3
-
-
-def test_a_class_without_examples(st_path, tmp_path):
-    trainer = make(st_path, tmp_path, rows(), trainer={"labels": [*LABELS, "music"]}, class_weight="balanced")
-    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.ones(4))
-    trainer.train()
-    trainer.save_model()
-    result = pipeline("surprise-zero-shot", model=str(tmp_path), device="cpu")("song guitar")
-    assert set(result["labels"]) == {*LABELS, "music"}
-
-
-def test_unbalanced_classes(st_path, tmp_path):
-    data = Dataset.from_dict({"text": TEXTS[:9], "label": TARGETS[:9]})  # 8 to 1
-    trainer = make(st_path, tmp_path, data, class_weight="balanced")
-    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.tensor([9 / 16, 9 / 2]))
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_named(st_path, tmp_path):
@@ -588,59 +475,3 @@ def test_model_init(st_path, tmp_path):
     made.train()
     assert made.model.candidate_labels == LABELS
     assert_same(weights(made.model), weights(given.model))
-
-
-# --- two processes ---------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-    import json, os, sys
-    import torch
-    from pathlib import Path
-    from tests.test_trainer import make, rows, weights
-
-    encoder, out, batch, every, labels_per_step = sys.argv[1:]
-    trainer = make(
-        Path(encoder), Path(out), rows(int(every)), rows(), per_device_train_batch_size=int(batch), optim="sgd",
-        learning_rate=0.05, labels_per_step=int(labels_per_step),
-        ddp_backend="gloo" if "WORLD_SIZE" in os.environ else None,
-    )
-    trainer.train()
-    metrics = trainer.evaluate()
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        log = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
-        result = {"log": log, "steps": trainer.state.global_step, "loss": metrics["eval_loss"],
-                  "world": trainer.args.world_size, "ensemble": len(trainer.model.ensemble)}
-        Path(out, "result.json").write_text(json.dumps(result))
-"""
-
-
-def run_processes(number: int, encoder: Path, out: Path, *arguments: int) -> dict:
-    out.mkdir()
-    script = out / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    launcher = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={number}"]
-    root = Path(__file__).parents[1]
-    subprocess.run(
-        [sys.executable, *launcher, str(script), str(encoder), str(out), *map(str, arguments)],
-        check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, timeout=300,
-    )  # fmt: skip
-    return json.loads((out / "result.json").read_text())
-
-
-def test_two_processes_give_the_result_of_one(st_path, tmp_path):
-    one = run_processes(1, st_path, tmp_path / "one", 12, 1, 2)
-    two = run_processes(2, st_path, tmp_path / "two", 6, 1, 2)
-    assert (one["world"], two["world"]) == (1, 2)
-    assert one["steps"] == two["steps"] == 4
-    assert one["log"] == pytest.approx(two["log"], abs=2e-4)
-    assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
-    first, second = (SurpriseModel.from_pretrained(tmp_path / name, device="cpu") for name in ("one", "two"))
-    assert_same(weights(first), weights(second), rtol=1e-3, atol=1e-5)
-    assert one["ensemble"] == two["ensemble"] == 24
-
-
-def test_three_examples_on_two_processes(st_path, tmp_path):
-    result = run_processes(2, st_path, tmp_path / "two", 8, 8, 3)
-    assert result["steps"] == 2
-    assert result["ensemble"] == 3

@@ -1,0 +1,80 @@
+"""What the training set may look like: kinds of tables, labels and columns."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from transformers import pipeline
+
+from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_same, make, rows, weights
+
+
+@pytest.mark.parametrize(
+    ("data", "labels"),
+    [
+        (as_class_label(), None),
+        (Dataset.from_dict({"text": TEXTS, "label": [LABELS.index(t) for t in TARGETS]}), LABELS),
+        (Dataset.from_dict({"labels": [[t] for t in TARGETS], "sentence": TEXTS, "row": range(24)}), None),
+        (pd.DataFrame({"text": TEXTS, "label": TARGETS, "row": range(24)}), None),
+        ([{"label": t, "text": x} for x, t in zip(TEXTS, TARGETS, strict=True)], None),
+        (as_class_label().to_iterable_dataset(), None),
+    ],
+)
+def test_every_kind_of_label_trains_alike(st_path, tmp_path, data, labels):
+    expected = make(st_path, tmp_path, num_train_epochs=1)
+    expected.train()
+    trainer = make(st_path, tmp_path, data, trainer={"labels": labels}, num_train_epochs=1)
+    trainer.train()
+    assert trainer.labels == LABELS
+    assert_same(weights(trainer.model), weights(expected.model))
+
+
+def test_columns_by_name(st_path, tmp_path):
+    data = Dataset.from_dict({"title": ["x"] * 24, "body": TEXTS, "kind": TARGETS, "score": [0.5] * 24})
+    trainer = make(st_path, tmp_path, data, text_column="body", label_column="kind", weight_column="score")
+    assert trainer.train_dataset.column_names == ["text", "label", "weight"]
+    plain = {"num_train_epochs": 1, "optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
+    named = {"text_column": "body", "label_column": "kind", "weight_column": "score"}
+    half = make(st_path, tmp_path, learning_rate=0.05, **plain)
+    full = make(st_path, tmp_path, data, learning_rate=0.1, **named, **plain)
+    half.train()
+    full.train()
+    assert_same(weights(half.model), weights(full.model), rtol=1e-4, atol=1e-6)  # half the weight, twice the rate
+    for options, words in (
+        ({}, r"which column of the train dataset holds the texts \(title, body, kind, score\)"),
+        ({"text_column": "nothing"}, "no column 'nothing'"),
+        ({"text_column": "body"}, "holds the labels"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make(st_path, tmp_path, data, **options)
+
+
+def test_several_labels_no_label_and_blank_texts(st_path, tmp_path):
+    data = [
+        {"text": "bank ball", "label": ["money", "sport"]},
+        {"text": "dog", "label": []},
+        {"text": " ", "label": ["money"]},
+        {"text": "rain", "label": None},
+    ]
+    with pytest.warns(UserWarning, match="1 of the 4 training texts are blank"):
+        trainer = make(st_path, tmp_path, data, trainer={"labels": LABELS})
+    assert trainer.train_dataset["label"][:] == [[0, 1], [], []]
+    trainer.train()
+    assert len(trainer.model.ensemble) == 3
+
+
+def test_a_class_without_examples(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, rows(), trainer={"labels": [*LABELS, "music"]}, class_weight="balanced")
+    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.ones(4))
+    trainer.train()
+    trainer.save_model()
+    result = pipeline("surprise-zero-shot", model=str(tmp_path), device="cpu")("song guitar")
+    assert set(result["labels"]) == {*LABELS, "music"}
+
+
+def test_unbalanced_classes(st_path, tmp_path):
+    data = Dataset.from_dict({"text": TEXTS[:9], "label": TARGETS[:9]})  # 8 to 1
+    trainer = make(st_path, tmp_path, data, class_weight="balanced")
+    torch.testing.assert_close(trainer.loss.focal.class_weight, torch.tensor([9 / 16, 9 / 2]))
