@@ -118,11 +118,18 @@ def output_format(args: argparse.Namespace) -> str:
     return fmt
 
 
-def check_folder(out: str | None) -> None:
-    """Refuse an output that could not be written."""
-    if out is not None and not Path(out).absolute().parent.is_dir():
+def check_parent(out: str) -> None:
+    """Refuse an output in a folder that is not there."""
+    if not Path(out).absolute().parent.is_dir():
         raise FileNotFoundError(f"no such folder: {Path(out).parent}")
-    if out is not None and Path(out).is_dir():
+
+
+def check_folder(out: str | None) -> None:
+    """Refuse an output file that could not be written."""
+    if out is None:
+        return
+    check_parent(out)
+    if Path(out).is_dir():
         raise IsADirectoryError(f"{out} is a folder")
 
 

@@ -20,6 +20,7 @@ from .arguments import (
     add_model,
     add_refine,
     add_template,
+    check_parent,
     input_format,
     labels_or_none,
     load_pipeline,
@@ -80,10 +81,9 @@ def train(args: argparse.Namespace) -> None:
     """Train on a table and save the model."""
     fmt = input_format(args)
     args.hint = NOTHING
-    if not Path(args.out).absolute().parent.is_dir():
-        raise FileNotFoundError(f"no such folder: {Path(args.out).parent}")
     if Path(args.out).is_file():
         raise FileExistsError(f"{args.out} is a file; --out is a folder")
+    check_parent(args.out)
     if args.epochs < 0:
         raise UsageError("--epochs must be 0 or more")
     with ExitStack() as stack:

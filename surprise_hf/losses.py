@@ -117,7 +117,7 @@ class LabelMatrixLoss(nn.Module):
 
     Attributes:
         encoded: texts encoded so far: {"documents", "labels"}.
-        centre, offset: what `aim` was given.
+        offset, centre: what `aim` was given.
         total: (2,) float64, sum of the batches' cross-entropies and their number, of training steps.
     """
 
@@ -138,17 +138,17 @@ class LabelMatrixLoss(nn.Module):
         self.labels_per_step = len(self.texts) if labels_per_step is None else labels_per_step
         self.encoded = {"documents": 0, "labels": 0}
         self.register_buffer("total", torch.zeros(2, dtype=torch.float64), persistent=False)
-        self.centre: Tensor | None = None
         self.offset: Tensor | None = None
+        self.centre: Tensor | None = None
         self._known: Tensor | None = None  # (m, d), each label when last encoded
         self._turn = 0
 
-    def aim(self, centre: Tensor | None = None, offset: Tensor | None = None) -> None:
-        """See unit documents and labels from `centre` (d,), and each label `offset` (m, d) beside its name.
+    def aim(self, offset: Tensor | None = None, centre: Tensor | None = None) -> None:
+        """See each label `offset` (m, d) beside its name, and unit documents and labels from `centre` (d,).
 
         As `few_shot.aim_labels` has found them. None for both: the cosine as it is.
         """
-        self.centre, self.offset, self._known = centre, offset, None
+        self.offset, self.centre, self._known = offset, centre, None
 
     def label_rows(self, vectors: Tensor, rows: Any = slice(None)) -> Tensor:
         """Embedded names (those of some labels) as the loss compares them."""

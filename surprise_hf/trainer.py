@@ -94,7 +94,7 @@ class _Aim(TrainerCallback):
 
 
 class SurpriseTrainer(SentenceTransformerTrainer):
-    """Fine-tunes an encoder so that documents lie near the texts of their labels.
+    """Fine-tunes an encoder so that documents lie near their labels: between name and examples, as far as these agree.
 
     Args:
         model: a SurpriseModel or SentenceTransformer (its modules are trained in place), or None with `model_init`.
@@ -111,8 +111,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             WeightedFocalLoss.
 
     After `train` the model holds labels, template and ensemble, and `save_model` saves them: checkpoints too are
-    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Each label's vector is then moved from that
-    of its name to part the examples (`args.mix_examples`, see `few_shot.part_labels`).
+    folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Examples move each label from its name,
+    while training and as saved (`few_shot.aim_labels`, `few_shot.part_labels`), unless `args.mix_examples` is False.
 
     Examples:
         >>> trainer = SurpriseTrainer(model=SurpriseModel("sentence-transformers/all-MiniLM-L6-v2"),

@@ -476,7 +476,7 @@ def test_documents_and_labels_are_seen_from_where_they_are_aimed_at():
     assert abs(expected - plain) > 0.01
     for loss in (every, some):
         torch.testing.assert_close(loss([features], (positive, None)), plain)
-        loss.aim(centre, offset)
+        loss.aim(offset, centre)
         torch.testing.assert_close(loss([features], (positive, None)), expected)
         loss.aim()
         torch.testing.assert_close(loss([features], (positive, None)), plain)

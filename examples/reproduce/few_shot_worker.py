@@ -227,8 +227,8 @@ def pseudo(job: Job) -> Callable[[], Callable[[], Found]]:
 def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """surprise_hf; `options` are of SurpriseTrainingArguments, or null: no training.
 
-    Decisions: by the label names' vectors (cosine, surprise, and refined on the documents), and by vectors moved from
-    name towards examples, without any document (examples) and refined on the documents (mixed).
+    Decisions: by the label names' vectors (cosine, surprise, and refined on the documents), and by vectors that
+    part the examples, without any document (examples) and refined on the documents (mixed).
     """
     from datasets import Dataset
 
@@ -257,8 +257,9 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
 
     def label(names: Any, examples: Any) -> Found:
         documents, _ = model.embed(job["documents"], show_progress_bar=False)
-        centre = unit_rows(documents).mean(dim=0) if job["options"] is None else None
-        alone, parted = (part_labels(names, examples, positive, c) for c in (None, centre))
+        alone = parted = part_labels(names, examples, positive)
+        if job["options"] is None:  # as `fit_labels` does it
+            parted = part_labels(names, examples, positive, unit_rows(documents).mean(dim=0))
         decided = {
             "cosine": FittedLabels.fit(names, documents, weight=0),
             "surprise": FittedLabels.fit(names, documents, weight=1),
