@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from accuracy_notes import INTRODUCTION, NOTE, OUTSIDE_NOTE, TRIED
-from accuracy_sets import DESCRIPTIONS, OUTSIDE, SETS, UNTOUCHED, Encoder
-from sklearn.metrics import roc_auc_score
+from accuracy_measures import draws, interval, part_of, plus_minus, table, weighted_f1
+from accuracy_notes import INTRODUCTION, TRIED
+from accuracy_promises import absent, outside, promises, strays
+from accuracy_sets import DESCRIPTIONS, SETS, Encoder
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -36,55 +36,6 @@ METHODS = {
 }
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 TEMPLATES = ("this matter is {}", "{}", "this text is about {}", "This example is {}.", "a text on the topic of {}")
-PROMISES = [{"refine": refine, "estimator": estimator} for refine in (0, "auto") for estimator in ("gaussian", "tail")]
-ABSENT = {
-    "banking77": "ag_news",
-    "clinc150": "ag_news",
-    "reddit12": "banking77",
-    "dbpedia": "sst2",
-    "ag_news": "banking77",
-}
-DRAWS = 1000
-SPLITS = 3
-
-
-# --- measures ----------------------------------------------------------------------------------------------------
-
-
-def weighted_f1(found: np.ndarray, truth: np.ndarray, labels: int) -> float:
-    """F1 of each label, weighted by its documents, in percent."""
-    right = np.bincount(truth[found == truth], minlength=labels)
-    support, claimed = np.bincount(truth, minlength=labels), np.bincount(found, minlength=labels)
-    return float(100 * (support * 2 * right / np.maximum(support + claimed, 1)).sum() / len(truth))
-
-
-def draws(size: int) -> Iterator[np.ndarray]:
-    rng = np.random.default_rng(0)
-    return (rng.integers(0, size, size) for _ in range(DRAWS))
-
-
-def interval(values: list[float] | np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def plus_minus(value: float, bounds: tuple[float, float]) -> str:
-    return f"{value:.1f} ±{(bounds[1] - bounds[0]) / 2:.1f}"
-
-
-def table(head: list[str], rows: list[list[str]], left: int = 2) -> list[str]:
-    align = [":--" if i < left else "--:" for i in range(len(head))]
-    return ["| " + " | ".join(row) + " |" for row in (head, align, *rows)] + [""]
-
-
-def part_of(name: str) -> str:
-    """What a set was used for."""
-    return "untouched" if name in UNTOUCHED else "chosen on"
-
-
-def halves(documents: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed))
-    return order[: len(order) // 2], order[len(order) // 2 :]
 
 
 # --- sections ----------------------------------------------------------------------------------------------------
@@ -275,111 +226,6 @@ def tried(_: list[Encoder]) -> list[str]:
     return [*TRIED.splitlines(), ""]
 
 
-def promises(encoders: list[Encoder]) -> list[str]:
-    """False accepts at the score that promises 1 %, on held-out documents that do not belong to the label."""
-    rows, kept = [], {}
-    for name in SETS:
-        for encoder in encoders:
-            documents, truth, names, queries = encoder.pair(name)
-            own = torch.nn.functional.one_hot(truth, len(names)).bool()
-            row = [name, encoder.name]
-            for options in PROMISES:
-                text, holds = false_accepts(queries, documents, own, **options)
-                kept.setdefault(tuple(options.values()), {})[name, encoder.name] = holds
-                row.append(text)
-            rows.append(row)
-    head = ["set", "encoder", "gaussian", "tail", "refined, gaussian", "refined, tail"]
-    lines = ["## What a threshold promises", ""]
-    lines += [
-        "False accepts in percent at `threshold=0.99`, which promises 1 %: of held-out documents scored for a label"
-        " that is not theirs, those that reach it. Half of the documents are the ensemble, the other half is held out;"
-        f" the 95 % interval is a bootstrap over documents and {SPLITS} splits.",
-        "",
-        *table(head, rows),
-    ]
-    for (refine, estimator), pairs in kept.items():
-        whole = [name for name in SETS if all(pairs[name, encoder.name] for encoder in encoders)]
-        what = f"{estimator}, {'refined' if refine else 'labels as given'}"
-        lines.append(
-            f"- {what}: the interval holds 1 % on {sum(pairs.values())} of {len(pairs)} pairs; on every encoder for"
-            f" {', '.join(whole) or 'no set'}."
-        )
-    return [*lines, "", *NOTE.splitlines(), ""]
-
-
-def false_accepts(queries: Tensor, documents: Tensor, own: Tensor, **options) -> tuple[str, bool]:
-    """Percent of held-out documents that reach 0.99 for a label not their own, and whether that may be 1 %."""
-    seen = []
-    for seed in range(SPLITS):
-        fit, held = halves(documents, seed)
-        labels = FittedLabels.fit(queries, documents[fit], weight=1, **options)
-        reached = (labels.score(documents[held]) >= 0.99) & ~own[held]
-        seen.append(100 * (reached.sum(dim=1) / (~own[held]).sum(dim=1)).numpy())
-    size = len(seen[0])
-    low, high = interval([seen[i % SPLITS][pick[pick < size]].mean() for i, pick in enumerate(draws(size))])
-    return f"{np.mean(seen):.2f} [{low:.2f}, {high:.2f}]", low <= 1 <= high
-
-
-def absent(encoders: list[Encoder]) -> list[str]:
-    """The same where no document belongs to any of the labels."""
-    rows, holds = [], [0] * len(PROMISES)
-    for name, others in ABSENT.items():
-        for encoder in encoders:
-            documents, queries = encoder.documents(name)[0], encoder.pair(others)[3]
-            nobody = torch.zeros(len(documents), len(queries), dtype=torch.bool)
-            found = [false_accepts(queries, documents, nobody, **options) for options in PROMISES]
-            holds = [count + held for count, (_, held) in zip(holds, found, strict=True)]
-            rows.append([f"{name} / {others}", encoder.name, *(text for text, _ in found)])
-    rows.append(["*the interval holds 1 %*", f"of {len(rows)}", *map(str, holds)])
-    return [
-        "## Where no document belongs to the labels",
-        "",
-        "As above, documents of one set for the labels of another: every accept is false. With labels as given the"
-        " tail is near its promise: it takes some documents for the labels' own, which none is. Refined labels become"
-        " names of groups that they do not name, and then accept those: do not refine labels that the ensemble may have"
-        " nothing for.",
-        "",
-        *table(["documents / labels", "encoder", "gaussian", "tail", "refined, gaussian", "refined, tail"], rows),
-    ]
-
-
-def outside(encoders: list[Encoder]) -> list[str]:
-    """Documents that belong to no label."""
-    rows = []
-    for name, other in OUTSIDE.items():
-        for encoder in encoders:
-            documents, _, _, queries = encoder.pair(name)
-            fit, held = halves(documents, 1)
-            inside, strangers = documents[held], encoder.documents(other)[0]
-            truth = np.r_[np.ones(len(inside)), np.zeros(len(strangers))]
-            both = torch.cat((inside, strangers))
-            cosine = both @ queries.T
-            scores = {"max cosine": cosine.amax(dim=1)}
-            soft = [(scale * cosine).softmax(dim=1).amax(dim=1) for scale in (20, 100)]
-            scores["softmax"] = max(soft, key=lambda x: roc_auc_score(truth, x.numpy()))
-            row = [f"{name} / {other}", encoder.name]
-            scores["accept"] = FittedLabels.fit(queries, documents[fit], weight=1, estimator="auto").accept(both)
-            row += [f"{roc_auc_score(truth, x.numpy()):.3f}" for x in scores.values()]
-            for level in (0.99, 0.9):
-                sure = scores["accept"].numpy() >= level
-                row += [f"{100 * sure[truth == 0].mean():.1f}", f"{100 * sure[truth == 1].mean():.1f}"]
-            rows.append(row)
-    head = ["set / foreign documents", "encoder", "AUROC max cosine", "AUROC softmax", "AUROC accept"]
-    head += ["0.99: foreign", "0.99: own", "0.9: foreign", "0.9: own"]
-    return [
-        '## "None of these"',
-        "",
-        "Held-out documents of a set against documents of another kind. Softmax is the better of the temperatures 1/20"
-        " and 1/100 of the cosine. The last four columns: percent accepted at a threshold, foreign documents and the"
-        " set's own; labels as given and refined ones accept alike. Nothing is promised for texts of another kind than"
-        " the ensemble; this is what is seen.",
-        "",
-        *table(head, rows),
-        *OUTSIDE_NOTE.splitlines(),
-        "",
-    ]
-
-
 def wording(encoders: list[Encoder]) -> list[str]:
     """Several templates, and descriptions."""
     gains: dict[tuple[str, str], list[float]] = {}
@@ -477,7 +323,19 @@ def cost(_: list[Encoder]) -> list[str]:
 
 SECTIONS = {
     make.__name__: make
-    for make in (main_tables, first_move, hard_cases, tried, promises, absent, outside, wording, similarities, cost)
+    for make in (
+        main_tables,
+        first_move,
+        hard_cases,
+        tried,
+        promises,
+        absent,
+        strays,
+        outside,
+        wording,
+        similarities,
+        cost,
+    )
 }
 
 

@@ -131,7 +131,7 @@ class FittedLabels:
         tails = self.tails
         if tails is not None and isinstance(tails.kinship, Kinship):
             given = torch.cat((unit_rows(tails.kinship.names), unit_rows(queries).to(torch.float64))).to(self.queries)
-            all_of_them = _fit_tails(ensemble, given, None, judge(given, ensemble, impl=impl), impl)
+            all_of_them = _fit_tails(ensemble, given, judge(given, ensemble, impl=impl), False, impl)
             tails = replace(all_of_them, label=tails.label)
         return replace(
             self,
@@ -391,7 +391,9 @@ def freeze(
         mean, std = est.moments(
             documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
         )
-    tails = None if verdict is None else _fit_tails(ensemble, given, queries if refine else None, verdict, impl)
+    # labels that "auto" leaves where they are have no groups of their own
+    refined = bool(refine and verdict and verdict.rounds)
+    tails = None if verdict is None else _fit_tails(ensemble, given, verdict, refined, impl)
     if estimator == "auto":
         fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
         estimator = "gaussian" if fits else "tail"
@@ -413,10 +415,8 @@ def _enough(ensemble: Tensor | Ensemble) -> bool:
     return len(ensemble.reservoir if isinstance(ensemble, Ensemble) else ensemble) >= ENOUGH
 
 
-def _fit_tails(
-    ensemble: Tensor | Ensemble, given: Tensor, refined: Tensor | None, verdict: Judgement, impl: str
-) -> Tails:
-    """The laws of labels (m, d) as given, and refined ones if these are in use, on a sample of the ensemble."""
+def _fit_tails(ensemble: Tensor | Ensemble, given: Tensor, verdict: Judgement, refined: bool, impl: str) -> Tails:
+    """The laws of labels (m, d) as given, or of refined ones if these are in use, on a sample of the ensemble."""
     given = given.to(compute_dtype(given.dtype))
     most = max(1024, min(SAMPLE, (1 << 22) // max(len(given), 1)))
     halves = verdict.apart or ((documents_of(ensemble, given, "estimator='tail'"), verdict.queries),)
@@ -429,7 +429,8 @@ def _fit_tails(
 
     apart = torch.cat([z(*half) for half in halves])
     linear = FittedLabels(given, *context.moments(given)).to_linear()
-    return Tails.fit(rows, context, z(rows, given) if refined is None else apart, apart, verdict.agreement, linear)
+    scored = apart if refined else z(rows, given)
+    return Tails.fit(rows, context, scored, apart, verdict, linear, refined=refined)
 
 
 def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:

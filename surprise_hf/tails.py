@@ -4,16 +4,20 @@ The gaussian estimate takes the whole ensemble for a bell curve. Its upper tail 
 documents, and the others are skewed. Here it is measured on the ensemble, with a document counted as foreign to label
 q by 1 - p_q, p = softmax over labels of t z of refined labels. These are refined on the other half of the documents: a
 label has moved towards the documents that it attracted, the wrong ones too, which a new document does not meet. t is
-1.7, or less where p would be surer on average than the square of how often the labels of both halves agree: groups
-that change from half to half are not the labels'. Both constants were chosen on some sets and tried on others
-(docs/accuracy.md).
+1.7, or less where p would be surer on average than 1/m + (A - 1/m) / S (`belonging`):
 
-Two laws come out, each an increasing map from z to the quantile of a normal, one for all labels,
-so that the order of labels stays that of z:
+- A, the square of how often the labels of both halves agree: groups that change from half to half are not the labels';
+- S, how much more of the scatter lies between the groups than lay between those of the names (1 for refined labels):
+  where names meant little here, documents came together for another reason, and may belong to no label at all.
+
+docs/accuracy.md tells on which sets this was chosen and tried.
+
+Two laws come out, each an increasing map from z to the quantile of a normal, one for all labels, so that the order of
+labels stays that of z:
 
 - of a label: z of foreign documents, all labels together (refined labels: again of the other half's labels);
 - of a document: the largest evidence (`kinship`) of a document that belongs to no label. The largest of m is larger
-  than any one; a document's own label is taken away by its p.
+  than any one; a document's own label is taken away by as much of its p as is beyond 1/m.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from .ensemble import Ensemble
 from .estimators import normal_cdf
 from .kinship import Kinship
 from .ops import unit_rows
+from .refinement import Judgement
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
 BEYOND = 10
@@ -95,8 +100,10 @@ class Tails:
         context: Ensemble,
         z: Tensor,
         z_refined: Tensor,
-        agreement: float,
+        verdict: Judgement,
         linear: tuple[Tensor, Tensor],
+        *,
+        refined: bool,
     ) -> Tails:
         """From documents (n, d) of the ensemble.
 
@@ -105,15 +112,18 @@ class Tails:
             context: the ensemble's mean and covariance.
             z: (n, m) for the labels that scores are to be had for.
             z_refined: (n, m) for refined labels, refined on other documents.
-            agreement: how often such labels agree, as `refinement.judge` finds it.
+            verdict: of `refinement.judge` on these labels.
             linear: of the labels as they were given, `FittedLabels.to_linear`.
+            refined: whether scores are to be had for refined labels: what their groups are called is then settled.
         """
-        own = belonging(z_refined, agreement)
+        own = belonging(z_refined, verdict.agreement, verdict.scatter)
         kinship, evidence = Kinship.fit(documents, context, linear, own)
         two, at = evidence.topk(min(2, evidence.shape[1]), dim=1)
-        belongs = own.gather(1, at[:, :1])[:, 0]
+        chance = 1 / max(own.shape[1], 2)  # what the likeliest label of a document of none has too
+        belongs = ((own.gather(1, at[:, :1])[:, 0] - chance) / (1 - chance)).clamp_min(0)
         weight = torch.stack((1 - belongs, belongs))[: two.shape[1]]
-        law = Law.fit(z.flatten(), 1 - own.flatten(), len(documents))
+        taken = belonging(z_refined, verdict.agreement) if refined else own
+        law = Law.fit(z.flatten(), 1 - taken.flatten(), len(documents))
         return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
     def accept(self, keys: Tensor, best: Tensor | None = None) -> Tensor:
@@ -200,16 +210,23 @@ def strength(evidence: Tensor) -> Tensor:
     return -(-evidence).clamp_min(1e-300).log()
 
 
-def belonging(z: Tensor, agreement: float) -> Tensor:
-    """p (n, m) float64, how likely each document belongs to each label; a single label has nothing to compare with."""
+def belonging(z: Tensor, agreement: float, scatter: float = 1.0) -> Tensor:
+    """p (n, m) float64, how likely each document belongs to each label; a single label has nothing to compare with.
+
+    Args:
+        z: (n, m) for refined labels.
+        agreement, scatter: of these, as `refinement.judge` finds them.
+    """
     z = z.to(torch.float64).clamp(-1e6, 1e6)
     if z.shape[1] < 2:
         return torch.zeros_like(z)
+    chance = 1 / z.shape[1]
+    most = chance + max(agreement**2 - chance, 0.0) / max(scatter, 1.0)
     sharp, low = SHARPEST, 0.0
-    if _confidence(z, sharp) > agreement**2:
+    if _confidence(z, sharp) > most:
         for _ in range(12):  # bisection: within 0.001
             middle = (low + sharp) / 2
-            low, sharp = (low, middle) if _confidence(z, middle) > agreement**2 else (middle, sharp)
+            low, sharp = (low, middle) if _confidence(z, middle) > most else (middle, sharp)
     return (sharp * z).softmax(dim=1)
 
 
