@@ -84,11 +84,10 @@ def absent(encoders: list[Encoder]) -> list[str]:
     return [
         "## Where no document belongs to the labels",
         "",
-        "As above, documents of one set for the labels of another: every accept is false. With labels as given the"
-        " tail is near its promise: it takes some documents for the labels' own, which none is. Refined labels become"
-        " names of groups that they do not name, and then accept those: do not refine labels that the ensemble may have"
-        " nothing for. The last two columns: percent of the documents that `accept` takes at 0.99, which promises 1 %,"
-        " and at 0.9, which promises 10.",
+        "As above, documents of one set for the labels of another: every accept is false. Refined labels become names"
+        " of groups that they do not name; where that is not noticed, they accept these: do not refine labels that the"
+        " ensemble may have nothing for. The last two columns: percent of the documents that `accept` takes at 0.99,"
+        " which promises 1 %, and at 0.9, which promises 10.",
         "",
         *table([*HEAD, "accept, 0.99", "accept, 0.9"], rows),
     ]

@@ -7,8 +7,9 @@ label has moved towards the documents that it attracted, the wrong ones too, whi
 1.7, or less where p would be surer on average than 1/m + (A - 1/m) / S (`belonging`):
 
 - A, the square of how often the labels of both halves agree: groups that change from half to half are not the labels';
-- S, how much more of the scatter lies between the groups than lay between those of the names (1 for refined labels):
-  where names meant little here, documents came together for another reason, and may belong to no label at all.
+- S, how much more of the scatter lies between the groups than lay between those of the names: where names meant little
+  here, documents came together for another reason, and may belong to no label at all. Refined labels are their groups,
+  whatever these are called: for them S counts as 1, and above 2, where hardly any name stands for its group, as infinite.
 
 docs/accuracy.md tells on which sets this was chosen and tried.
 
@@ -38,6 +39,7 @@ from .refinement import Judgement
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
 BEYOND = 10
 SHARPEST = 1.7  # t
+ELSEWHERE = 2.0  # S of refined labels
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Tails:
             z_refined: (n, m) for refined labels, refined on other documents.
             verdict: of `refinement.judge` on these labels.
             linear: of the labels as they were given, `FittedLabels.to_linear`.
-            refined: whether scores are to be had for refined labels: what their groups are called is then settled.
+            refined: whether scores are to be had for refined labels.
         """
         own = belonging(z_refined, verdict.agreement, verdict.scatter)
         kinship, evidence = Kinship.fit(documents, context, linear, own)
@@ -122,7 +124,9 @@ class Tails:
         chance = 1 / max(own.shape[1], 2)  # what the likeliest label of a document of none has too
         belongs = ((own.gather(1, at[:, :1])[:, 0] - chance) / (1 - chance)).clamp_min(0)
         weight = torch.stack((1 - belongs, belongs))[: two.shape[1]]
-        taken = belonging(z_refined, verdict.agreement) if refined else own
+        taken = own
+        if refined:
+            taken = belonging(z_refined, verdict.agreement, math.inf if verdict.scatter > ELSEWHERE else 1.0)
         law = Law.fit(z.flatten(), 1 - taken.flatten(), len(documents))
         return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
