@@ -8,8 +8,9 @@ label has moved towards the documents that it attracted, the wrong ones too, whi
 
 - A, the square of how often the labels of both halves agree: groups that change from half to half are not the labels';
 - S, how much more of the scatter lies between the groups than lay between those of the names: where names meant little
-  here, documents came together for another reason, and may belong to no label at all. Refined labels are their groups,
-  whatever these are called: for them S counts as 1, and above 2, where hardly any name stands for its group, as infinite.
+  here, documents came together for another reason, and may belong to no label at all. Refined labels are their
+  groups, whatever these are called: for them S counts as 1, and above 2, where hardly any name stands for its group,
+  as infinite.
 
 docs/accuracy.md tells on which sets this was chosen and tried.
 
