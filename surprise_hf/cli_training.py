@@ -229,7 +229,7 @@ def _fit(
     fit_labels(
         model, texts, rows[args.label_column], candidate_labels=labels, hypothesis_template=args.template,
         documents=texts if documents is None else documents, batch_size=args.batch_size,
-        refine="auto" if args.refine is None else args.refine,
+        refine=args.refine,
     )  # fmt: skip
     if test is not None:
         positive = as_matrix(targets, len(labels))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .few_shot import part_labels
+from .few_shot import part_labels, refinement_beside
 from .fitted import FittedLabels
 from .inputs import positive_int
 from .ops import unit_rows
@@ -127,7 +127,8 @@ def predictions(
         return
     started = time.perf_counter()
     moved = part_labels(queries, documents[given], positive[given], unit_rows(emb).mean(dim=0))
-    yield "examples", ranked(moved, **METHODS["refined"]), time.perf_counter() - started
+    options = METHODS["refined"] | {"refine": refinement_beside(len(given), len(emb))}
+    yield "examples", ranked(moved, **options), time.perf_counter() - started
     try:
         import setfit  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

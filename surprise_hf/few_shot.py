@@ -282,7 +282,7 @@ def fit_labels(
         documents: of the kind to be labelled, to become the ensemble. None keeps the one there is; without one the
             labels are refined on the documents of each call.
         batch_size: of the encoder.
-        options: of `FittedLabels.fit`; refine is "auto" unless given.
+        options: of `FittedLabels.fit`; refine is that of `refinement_beside` unless given, "auto" without an ensemble.
 
     Returns:
         the model.
@@ -303,12 +303,22 @@ def fit_labels(
             model.fit_ensemble(documents, batch_size=batch_size)
         examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
         centre = None if model.ensemble is None else model.ensemble.mean
+        if options.get("refine") is None:
+            options["refine"] = "auto" if model.ensemble is None else refinement_beside(len(kept), len(model.ensemble))
         positive = as_matrix([targets[at] for at in kept], len(names))
         vectors = part_labels(model.name_vectors(names, template), examples, positive, centre)
-        return model.set_labels(names, template, vectors=vectors, **{"refine": "auto", **options})
+        return model.set_labels(names, template, vectors=vectors, **options)
     except Exception:
         model.ensemble, model.fitted = before
         raise
+
+
+def refinement_beside(examples: int, documents: int) -> int | str:
+    """How far labels that part so many examples are refined on so many documents: "auto", or 0 where these are no more.
+
+    Refinement finds where a group lies, which examples tell with less doubt (docs/training.md).
+    """
+    return "auto" if documents > examples else 0
 
 
 def _feature_of(column: Any) -> Any:

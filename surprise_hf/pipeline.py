@@ -279,7 +279,8 @@ class SurpriseZeroShotPipeline(Pipeline):
     ) -> SurpriseZeroShotPipeline:
         """Store labels that some examples describe besides their names, in seconds and without training.
 
-        Arguments and errors as for `few_shot.fit_labels` and the call; refine is "auto" unless given. Returns self.
+        Arguments and errors as for `few_shot.fit_labels` and the call; refine is "auto" unless given, 0 where there are
+        no more documents than examples. Returns self.
         """
         from .few_shot import fit_labels
 
@@ -294,7 +295,7 @@ class SurpriseZeroShotPipeline(Pipeline):
             weight=surprise_weight,
             n_cross=n_cross,
             estimator=estimator,
-            refine="auto" if refine is None else refine,
+            refine=refine,
         )
         return self
 

@@ -31,7 +31,7 @@ from transformers.utils.hub import PushInProgress
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels
+from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, refinement_beside
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
@@ -105,7 +105,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
         hypothesis_template: what to embed for a label; None takes the model's.
         ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
-            labels are refined on them (`args.refine`). None: the training texts, without refinement.
+            labels are refined on them (`args.refine`), unless there are no more of them than of the training texts.
+            None: the training texts, without refinement.
         compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
         kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
             WeightedFocalLoss.
@@ -329,13 +330,16 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         if documents is None or self._fit_step == self.state.global_step:
             return
         if mix and isinstance(self.train_dataset, Dataset):
-            options = self.model.fit_options
+            options = dict(self.model.fit_options)
             self.model.set_labels(None)  # not to be fitted before they are mixed
             names, examples, positive = self._examples()
             if self.ensemble is None:
                 self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
             else:
                 self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+                if self._columns.refine is None:
+                    assert self.model.ensemble is not None
+                    options["refine"] = refinement_beside(len(examples), len(self.model.ensemble))
             vectors = part_labels(names, examples, positive)
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:

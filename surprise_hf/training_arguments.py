@@ -54,7 +54,9 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")
     refine: str | None = _option(
-        None, 'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble.'
+        None,
+        'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble of more'
+        " documents than it has examples.",
     )
     surprise_weight: float | None = _option(None, "Of the surprise score when labelling; None: by the crossover.")
 

@@ -231,6 +231,19 @@ def test_pipeline_with_examples(minilm_path, tmp_path):
     assert [result["labels"][0] for result in again(DOCUMENTS)] != truth
 
 
+@pytest.mark.parametrize(
+    ("documents", "asked", "refine"),
+    [(9, None, "auto"), (8, None, 0), (4, None, 0), (4, 3, 3), (9, 0, 0), (None, None, "auto")],
+)
+def test_no_more_documents_than_examples_leave_labels_where_these_are(st_path, documents, asked, refine):
+    """Nine examples, one of them blank and left out: eight. Without an ensemble each call brings its own documents."""
+    model = load(st_path)
+    texts = [*DOCUMENTS[:8], " "]
+    given = None if documents is None else DOCUMENTS[:documents]
+    fit_labels(model, texts, (LABELS * 3)[:9], documents=given, refine=asked)
+    assert model.fit_options["refine"] == refine
+
+
 def test_without_documents_the_call_refines(st_path):
     model = load(st_path)
     pipe = pipeline("surprise-zero-shot", model=model, device="cpu")

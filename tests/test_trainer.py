@@ -395,6 +395,20 @@ def test_labels_are_refined_by_default_where_there_are_documents_for_it(st_path,
         assert trainer.model.fit_options.get("refine") == expected
 
 
+def test_labels_are_refined_on_more_documents_than_there_are_examples(st_path, tmp_path):
+    """Trained, labels stand on the examples; at the name (`mix_examples=False`) any documents help."""
+    count = len(rows())
+    for documents, more, expected in (
+        ((TEXTS * 9)[:count], {}, 0),
+        ([*TEXTS * 9, "one more"][-count - 1 :], {}, "auto"),
+        (TEXTS[:4], {"refine": "auto"}, "auto"),
+        (TEXTS[:4], {"mix_examples": False}, "auto"),
+    ):
+        trainer = make(st_path, tmp_path, trainer={"ensemble": documents}, max_steps=1, **more)
+        trainer.train()
+        assert trainer.model.fit_options["refine"] == expected
+
+
 @pytest.mark.parametrize("mixed", [True, False])
 def test_saved_labels_part_the_examples(st_path, tmp_path, mixed):
     """In what is saved and in what is evaluated, with the trained weights; before training the names stand alone."""

@@ -232,7 +232,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """
     from datasets import Dataset
 
-    from surprise_hf.few_shot import as_matrix, part_labels
+    from surprise_hf.few_shot import as_matrix, part_labels, refinement_beside
     from surprise_hf.fitted import FittedLabels
     from surprise_hf.ops import unit_rows
 
@@ -265,7 +265,7 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
             "surprise": FittedLabels.fit(names, documents, weight=1),
             "refined": FittedLabels.fit(names, documents, refine="auto"),
             "examples": FittedLabels.fit(alone, examples, weight=0),
-            "mixed": FittedLabels.fit(parted, documents, refine="auto"),
+            "mixed": FittedLabels.fit(parted, documents, refine=refinement_beside(len(examples), len(documents))),
         }
         found = {name: fitted.decide(documents).tolist() for name, fitted in decided.items()}
         return {**found, "encoded": encoded}
