@@ -3,10 +3,10 @@
     python benchmarks/bench_loss.py [--quick] [--calls N] [--threads N] [--out FILE.csv]
 
 One process, all sides interleaved round by round, median and the middle half of the rounds in microseconds a call. With
-`--calls 1` each call finds the caches full of the other sides' data, as a training step does after its encoder; with 20
-the calls of a side follow each other. `plain` is
-the formula in plain torch under autograd (its mean over all pairs, nothing clamped that need not be), `definition` is
-`impl="reference"`, `plain mean` the op without balancing; `products` are the three bare matrix products alone.
+`--calls 1` a timed call follows a single untimed one of its own, and that one of every other side, whose data fill the
+caches; with 20 the calls of a side follow each other. `plain` is the formula in plain torch under autograd (its mean
+over all pairs, nothing clamped that need not be), `definition` is `impl="reference"`, `plain mean` the op without
+balancing; `products` are the three bare matrix products alone.
 """
 
 from __future__ import annotations

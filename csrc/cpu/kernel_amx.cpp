@@ -26,7 +26,7 @@ void pack_amx(const Rows& queries, int64_t begin, int64_t end, int64_t part, int
 }
 
 void product_amx(const Product<float>& job, int64_t row_begin, int64_t row_end) {
-  const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic && !job.columns_packed;
+  const bool digits = digit_form(job.m, job.keys.d) && job.epilogue != Epilogue::kQuadratic;
   return digits ? product_digits(job, row_begin, row_end) : product(job, row_begin, row_end);
 }
 

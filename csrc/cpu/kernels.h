@@ -41,7 +41,6 @@ struct Product {
   const T* packed;  // the block's queries, normalised, as pack() wrote them
   int64_t m;        // queries in the block
   Epilogue epilogue;
-  bool columns_packed = false;  // by pack_columns(), not by pack()
   // All the queries and the first of the block: for what is multiplied anew without `normalize` (null: not wanted)
   const Rows* queries = nullptr;
   int64_t first_query = 0;
@@ -98,6 +97,32 @@ struct FocalRows {
   double *loss, *cross_entropy;  // to which the rows' are added
 };
 
+// The unit row is x times `inv` (0 for a zero row); x is the row divided by `peak`.
+template <class T>
+struct UnitRow {
+  const T* x;
+  T inv, peak;
+};
+
+// Keys or queries, and the gradient that goes to them.
+template <class T>
+struct GradientSide {
+  Rows rows;
+  T* out;            // (n, d); null: not wanted
+  UnitRow<T>* unit;  // (n)
+  T* copies;         // (n, d): written where a row can't be taken as it lies
+  T* slopes;         // slopes_size(n, rows of the other side)
+  T* along;          // (panels, n)
+};
+
+// Slopes (keys, queries) of cosines -> gradients of keys and queries, times `factor`.
+template <class T>
+struct Gradient {
+  GradientSide<T> sides[2];
+  const T* slope;
+  T factor;
+};
+
 template <class T>
 struct Kernels {
   int64_t (*padded)(int64_t m);                  // m rounded up to whole vectors
@@ -112,13 +137,14 @@ struct Kernels {
   void (*search)(const Product<T>& job, int64_t row_begin, int64_t row_end);
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 
-  // The focal loss and its gradient. The columns of unit rows as queries: row r, of `begin` to `end`, is entry r of
-  // each.
   void (*focal)(const FocalRows<T>& job);
-  // max(padded(rows.d) * rows.n, rows.d * padded(rows.n)) elements
-  void (*pack_columns)(const Rows& rows, int64_t begin, int64_t end, T* packed);
-  // gradient g of a unit row u -> that of the row x, times factor: factor / |x| (g - (g . u) u)
-  void (*unit_gradient)(const Rows& rows, int64_t begin, int64_t end, T factor, T* gradient);
+  // Its gradient, in three steps of which each needs the one before it for all rows and columns: rows of a side (their
+  // length and slopes), panels of columns of both sides (of gradient_panels(d)), the same panels again.
+  int64_t (*gradient_panels)(int64_t d);
+  int64_t (*slopes_size)(int64_t rows, int64_t depth);
+  void (*gradient_rows)(const Gradient<T>& job, int side, int64_t begin, int64_t end);
+  void (*gradient_columns)(const Gradient<T>& job, int64_t begin, int64_t end);
+  void (*gradient_finish)(const Gradient<T>& job, int64_t begin, int64_t end);
 
   // Ensemble statistics, up to `block_rows` at a time, in panels of `panel_width` columns and panel_size(rows)
   // elements.

@@ -2,9 +2,11 @@
 //
 // Forward: the product's cosines, turned into slopes S = dl/dcos where they lie. Backward, with unit rows k^ and q^:
 //   g = S q^,  dl/dk = (g - (g . k^) k^) / |k|        and the same for the queries with S' k^
-// two more products of the same kernel. Unit rows exist packed only, while a call lasts.
+// Threads share the columns there. Unit rows exist a panel of columns at a time.
 #include <torch/csrc/stable/library.h>
 
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -80,55 +82,6 @@ std::tuple<Tensor, Tensor, Tensor> weighted_focal_loss(const Tensor& keys, const
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
-// One side of the gradient: `out` (rows.n, d) from the slopes of each row with every row of the other side.
-template <class T>
-struct Side {
-  Rows rows;
-  Product<T> job;  // slopes by the other side's columns
-  T* packed;       // where the other side's columns go
-  Rows other;
-
-  Side(const Rows& rows, const Rows& other, const T* slope, T* packed, T* out)
-      : rows(rows), job{}, packed(packed), other(other) {
-    const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
-    job.keys = {slope, dtype, rows.n, other.n, other.n, false};
-    job.packed = packed;
-    job.m = rows.d;
-    job.epilogue = Epilogue::kCosines;
-    job.columns_packed = true;
-    job.out = out;
-    job.out_stride = rows.d;
-    job.whole_rows = true;
-  }
-  void finish(T factor, int64_t begin, int64_t end) const {
-    table<T>().product(job, begin, end);
-    table<T>().unit_gradient(rows, begin, end, factor, job.out);
-  }
-};
-
-// Calls f(side, begin, end) for the parts of all sides in one parallel region. A share of the work holds as much of
-// each side, so that threads that take equal numbers of shares have equal work.
-template <class F>
-void for_sides(const std::vector<Parts>& sides, const F& f) {
-  int64_t shares = 1;
-  for (const Parts& parts : sides) shares = std::max(shares, parts.count);
-  const auto run = [&](int64_t begin, int64_t end) {
-    for (size_t side = 0; side < sides.size(); ++side) {
-      const Parts parts{sides[side].rows, shares};
-      if (parts.begin(begin) < parts.begin(end)) f(side, parts.begin(begin), parts.begin(end));
-    }
-  };
-  if (shares == 1) return run(0, 1);
-  torch::stable::parallel_for(0, shares, 1, run);
-}
-
-// Rows [begin, end) of the turned matrix.
-template <class T>
-void turn_matrix(const T* in, int64_t rows, int64_t columns, int64_t begin, int64_t end, T* out) {
-  for (int64_t c = begin; c < end; ++c)
-    for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = in[r * columns + c];
-}
-
 template <class T>
 void gradient_pass(const Rows& keys, const Rows& queries, const T* slope, T factor, T* grad_keys, T* grad_queries) {
   const Kernels<T>& k = table<T>();
@@ -138,25 +91,30 @@ void gradient_pass(const Rows& keys, const Rows& queries, const T* slope, T fact
     if (grad_queries != nullptr) std::fill(grad_queries, grad_queries + m * d, T(0));
     return;
   }
-  const auto packed_size = [&](int64_t rows) { return std::max(k.padded(d) * rows, d * k.padded(rows)); };
-  const int64_t for_keys = grad_keys == nullptr ? 0 : packed_size(m);
-  const int64_t for_queries = grad_queries == nullptr ? 0 : packed_size(n);
-  AlignedBuffer<T> space(for_keys + for_queries + n * m);
-  T* turned = space.get() + for_keys + for_queries;
-  std::vector<Side<T>> sides;
-  if (grad_keys != nullptr) sides.emplace_back(keys, queries, slope, space.get(), grad_keys);
-  if (grad_queries != nullptr) sides.emplace_back(queries, keys, turned, space.get() + for_keys, grad_queries);
-  std::vector<Parts> packing, products;
-  for (const Side<T>& side : sides) {
-    packing.push_back(parts_of(side.other.n, d * 16));
-    products.push_back(parts_of(side.rows.n, d * side.other.n));
-  }
-  if (grad_queries != nullptr) packing.push_back(parts_of(m, n * 16));
-  for_sides(packing, [&](size_t side, int64_t begin, int64_t end) {
-    if (side == sides.size()) return turn_matrix(slope, n, m, begin, end, turned);
-    k.pack_columns(sides[side].other, begin, end, sides[side].packed);
+  const int64_t panels = k.gradient_panels(d);
+  const int64_t sizes[] = {k.slopes_size(n, m), k.slopes_size(m, n), panels * n, panels * m, n * d, m * d};
+  AlignedBuffer<T> space(std::accumulate(std::begin(sizes), std::end(sizes), int64_t(0)));
+  T* at[6] = {space.get()};
+  for (int i = 1; i < 6; ++i) at[i] = at[i - 1] + sizes[i - 1];
+  std::vector<UnitRow<T>> unit(n + m);
+  const Gradient<T> job{{{keys, grad_keys, unit.data(), at[4], at[0], at[2]},
+                         {queries, grad_queries, unit.data() + n, at[5], at[1], at[3]}},
+                        slope,
+                        factor};
+  const int64_t shares = std::clamp<int64_t>(2 * n * m * d / kSerialWork, 1, panels);
+  const auto for_shares = [&](const auto& f) {
+    if (shares == 1) return f(0, 1);
+    torch::stable::parallel_for(0, shares, 1, f);
+  };
+  for_shares([&](int64_t begin, int64_t end) {
+    for (int side = 0; side < 2; ++side) {
+      const Parts parts{job.sides[side].rows.n, shares};
+      k.gradient_rows(job, side, parts.begin(begin), parts.begin(end));
+    }
   });
-  for_sides(products, [&](size_t side, int64_t begin, int64_t end) { sides[side].finish(factor, begin, end); });
+  // A share's panels are the same in both, so that a thread finds its columns in its cache.
+  for (const auto step : {k.gradient_columns, k.gradient_finish})
+    for_shares([&](int64_t begin, int64_t end) { step(job, panels * begin / shares, panels * end / shares); });
 }
 
 std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, const Tensor& keys, const Tensor& queries,

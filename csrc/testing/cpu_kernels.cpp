@@ -79,31 +79,35 @@ py::tuple focal(const std::string& name, const Array<T>& cosines, const Array<bo
   return py::make_tuple(slopes, loss, cross_entropy);
 }
 
-// matrix (n, k) times unit rows (k, d), by the columns of those rows.
+// The gradients of keys (n, d) and queries (m, d) from the slopes (n, m). Rows and panels are taken in `shares` goes.
 template <class T>
-Array<T> columns_product(const std::string& name, const Array<T>& matrix, const Array<T>& rows) {
+py::tuple focal_gradient(const std::string& name, const Array<T>& keys, const Array<T>& queries, const Array<T>& slope,
+                         T factor, int64_t shares) {
   const Kernels<T>& k = table_of<T>(name);
   const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
-  const int64_t n = matrix.shape(0), depth = matrix.shape(1), d = rows.shape(1);
-  std::vector<T> packed(std::max(k.padded(d) * depth, d * k.padded(depth)), std::numeric_limits<T>::quiet_NaN());
-  k.pack_columns({rows.data(), dtype, depth, d, d, true}, 0, depth, packed.data());
-  Array<T> out({n, d});
-  Product<T> job{{matrix.data(), dtype, n, depth, depth, false}, packed.data(), d, Epilogue::kCosines, true};
-  job.out = out.mutable_data();
-  job.out_stride = d;
-  job.whole_rows = true;
-  k.product(job, 0, n);
-  return out;
-}
-
-template <class T>
-Array<T> unit_gradient(const std::string& name, const Array<T>& rows, T factor, const Array<T>& gradient) {
-  const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
-  const int64_t n = rows.shape(0), d = rows.shape(1);
-  Array<T> out({n, d});
-  std::copy_n(gradient.data(), gradient.size(), out.mutable_data());
-  table_of<T>(name).unit_gradient({rows.data(), dtype, n, d, d, true}, 0, n, factor, out.mutable_data());
-  return out;
+  const int64_t d = keys.shape(1), panels = k.gradient_panels(d), counts[2] = {keys.shape(0), queries.shape(0)};
+  const T nothing = std::numeric_limits<T>::quiet_NaN();
+  std::vector<UnitRow<T>> unit[2];
+  std::vector<T> copies[2], slopes[2], along[2];
+  Array<T> out[2];
+  Gradient<T> job{};
+  for (int s = 0; s < 2; ++s) {
+    const int64_t n = counts[s];
+    unit[s].resize(n);
+    copies[s].assign(n * d, nothing);
+    slopes[s].assign(k.slopes_size(n, counts[1 - s]), nothing);
+    along[s].assign(panels * n, nothing);
+    out[s] = Array<T>({n, d});
+    const Rows rows{(s == 0 ? keys : queries).data(), dtype, n, d, d, true};
+    job.sides[s] = {rows, out[s].mutable_data(), unit[s].data(), copies[s].data(), slopes[s].data(), along[s].data()};
+  }
+  job.slope = slope.data();
+  job.factor = factor;
+  for (int64_t i = 0; i < shares; ++i)
+    for (int s = 0; s < 2; ++s) k.gradient_rows(job, s, counts[s] * i / shares, counts[s] * (i + 1) / shares);
+  for (const auto step : {k.gradient_columns, k.gradient_finish})
+    for (int64_t i = 0; i < shares; ++i) step(job, panels * i / shares, panels * (i + 1) / shares);
+  return py::make_tuple(out[0], out[1]);
 }
 
 // Every value of rows [begin, end) above its query's bar, as kSearch offers it: (query, row, value). Keys and queries
@@ -157,8 +161,6 @@ void bind_cpu_kernels(py::module_& m) {
   m.def("halves_product", &halves_product);
   m.def("focal_f32", &focal<float>);
   m.def("focal_f64", &focal<double>);
-  m.def("columns_product_f32", &columns_product<float>);
-  m.def("columns_product_f64", &columns_product<double>);
-  m.def("unit_gradient_f32", &unit_gradient<float>);
-  m.def("unit_gradient_f64", &unit_gradient<double>);
+  m.def("focal_gradient_f32", &focal_gradient<float>);
+  m.def("focal_gradient_f64", &focal_gradient<double>);
 }

@@ -407,4 +407,4 @@ def weighted_focal_loss(
         return ref.focal_loss(keys, queries, positive, weight, **options)
     if impl != "auto" or torch.compiler.is_compiling():
         return _backend("weighted_focal_loss", impl)(keys, queries, positive, weight, **options)[:2]
-    return FocalLoss.apply(OPS, options, keys, queries, positive, weight)[:2]
+    return FocalLoss.apply(OPS, options, keys, queries, positive, weight)

@@ -154,35 +154,33 @@ def test_focal_rows(bodies, type_name, n, m, gamma, epsilon, softplus, balanced,
         np.testing.assert_allclose(got[1:], want[1:], rtol=10 * eps)
 
 
-@pytest.mark.parametrize("type_name", TYPES)
-@given(n=st.integers(1, 40), depth=st.integers(1, 300), d=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
-@EXAMPLES
-def test_product_by_the_columns_of_unit_rows(bodies, type_name, n, depth, d, seed):
-    dtype, eps = TYPES[type_name]
-    random = np.random.default_rng(seed)
-    matrix, rows = random.standard_normal((n, depth)).astype(dtype), random.standard_normal((depth, d)).astype(dtype)
-    wide = rows.astype(np.float64)
-    want = matrix.astype(np.float64) @ (wide / np.linalg.norm(wide, axis=1, keepdims=True))
-    for features in bodies.cpu_sets():
-        got = getattr(bodies, f"columns_product_{type_name}")(features, matrix, rows)
-        np.testing.assert_allclose(got, want, rtol=0, atol=4 * eps * depth**0.5 * np.abs(matrix).max())
+def unit_gradient(rows, g):
+    """The gradient of rows whose unit rows have the gradient g; zero rows have none."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / np.where(length == 0, 1, length)
+    return (g - unit * (g * unit).sum(1, keepdims=True)) * (length > 0), length
 
 
 @pytest.mark.parametrize("type_name", TYPES)
-@given(n=st.integers(1, 6), d=st.integers(1, 90), scale=st.sampled_from([1e-30, 1.0, 1e30]), seed=st.integers(0, 99))
+@given(
+    n=st.integers(1, 70),
+    m=st.integers(1, 420),
+    d=st.integers(1, 300),
+    shares=st.integers(1, 3),
+    scale=st.sampled_from([1e-30, 1.0, 1e30]),
+    seed=st.integers(0, 2**32 - 1),
+)
 @EXAMPLES
-def test_gradient_through_the_length_of_a_row(bodies, type_name, n, d, scale, seed):
+def test_focal_gradient(bodies, type_name, n, m, d, shares, scale, seed):
     dtype, eps = TYPES[type_name]
     random = np.random.default_rng(seed)
-    rows, gradient = (
-        (scale * random.standard_normal((n, d))).astype(dtype),
-        random.standard_normal((n, d)).astype(dtype),
-    )
-    rows[0] = 0
-    wide, g = rows.astype(np.float64), gradient.astype(np.float64)
-    length = np.linalg.norm(wide, axis=1, keepdims=True)
-    unit = wide / np.where(length == 0, 1, length)
-    want = 2 * (g - unit * (g * unit).sum(1, keepdims=True)) * (length > 0)
+    keys, queries, slope = (random.standard_normal(shape).astype(dtype) for shape in ((n, d), (m, d), (n, m)))
+    keys[0], queries[-1] = 0, queries[-1] * dtype(scale)
+    k, q, s = (x.astype(np.float64) for x in (keys, queries, slope))
+    k_hat, q_hat = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300) for x in (k, q))
+    want = [unit_gradient(k, 2 * (s @ q_hat)), unit_gradient(q, 2 * (s.T @ k_hat))]
     for features in bodies.cpu_sets():
-        got = getattr(bodies, f"unit_gradient_{type_name}")(features, rows, 2.0, gradient) * length
-        np.testing.assert_allclose(got, want, rtol=0, atol=20 * eps * np.linalg.norm(g, axis=1).max())
+        got = getattr(bodies, f"focal_gradient_{type_name}")(features, keys, queries, slope, 2.0, shares)
+        for rows, (times_length, length), depth in zip(got, want, (m, n), strict=True):
+            error = rows * length - times_length
+            assert np.abs(error).max() <= 20 * eps * depth**0.5 * np.abs(s).max(), features
