@@ -100,7 +100,8 @@ def test_search_offers_what_is_above_the_bar(bodies, type_name, n, m, d, scaled,
         1.0 if scale is None else scale
     )
     bar = np.quantile(want, 0.9, axis=1).astype(dtype)
-    wide = 6 * eps * 1.5 * np.linalg.norm(keys, axis=1).max() * np.linalg.norm(queries, axis=1).max()
+    longest = np.linalg.norm(keys, axis=1).max() * np.linalg.norm(queries, axis=1).max()
+    wide = 6 * eps * 1.5 * (longest + 1)  # the margin, below 1, is rounded with the product
     for features in bodies.cpu_sets():
         offered = getattr(bodies, f"search_{'f64' if dtype is np.float64 else 'f32'}")(
             features, *passed, margin, scale, bar, begin, end
