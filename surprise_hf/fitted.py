@@ -392,8 +392,7 @@ def freeze(
             documents_of(ensemble, queries, f"similarity={similarity!r}"), queries, similarity, impl
         )
     # labels that "auto" leaves where they are have no groups of their own
-    refined = bool(refine and verdict and verdict.rounds)
-    tails = None if verdict is None else _fit_tails(ensemble, given, verdict, refined, impl)
+    tails = None if verdict is None else _fit_tails(ensemble, given, verdict, bool(refine and verdict.rounds), impl)
     if estimator == "auto":
         fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
         estimator = "gaussian" if fits else "tail"
