@@ -54,7 +54,7 @@ SHF_HD double log_of(double x) { return log(x); }
 
 template <class V>
 SHF_HD V exp_negative(V y) {
-  return exp_minus<V>(y, V{});
+  return exp_minus<V>(y, V{} + 1.0f);
 }
 
 template <class V>
