@@ -62,6 +62,7 @@ def sides_of(n: int, m: int, d: int, dtype: torch.dtype, heavy: bool) -> dict[st
         "topk": lambda: ops.surprise_topk(keys, queries, mean, std, 1),
     }
     if heavy:
+        torch.compiler.reset()  # or after eight shapes it would run uncompiled
         compiled = torch.compile(eager, dynamic=False)
         compiled(keys, queries)
         sides |= {
