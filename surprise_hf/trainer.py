@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -31,14 +31,14 @@ from transformers.utils.hub import PushInProgress
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, refinement_beside
+from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
 from .training_arguments import SurpriseTrainingArguments
-from .training_data import LABEL, TEXT, LabelCollator, prepare
+from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, prepare
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
@@ -352,6 +352,48 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         assert isinstance(self.template, str)
         return self.model.name_vectors(self.labels, self.template)
 
+    # --- self-training -------------------------------------------------------------------------------------------
+
+    def self_training_rows(self, per_label: int = 32) -> Dataset:
+        """The examples, and for each label the documents of `ensemble` that the trained model is surest of.
+
+        A training set for a second trainer, which goes on with this one's model: self-training (docs/training.md).
+
+        Args:
+            per_label: documents for each label, at most (`few_shot.pseudo_label`); those among the examples, whose
+                label is known, are not added.
+
+        Returns:
+            rows in the columns that `args` names, examples first. Label names come with them; where labels are
+            numbers, the second trainer takes `labels=trainer.labels`.
+
+        Raises:
+            ValueError: this trainer has no `ensemble`, no training set, or has not trained.
+        """
+        if self.ensemble is None:
+            raise ValueError("self-training needs unlabelled documents: pass ensemble=[...] to the trainer")
+        if not isinstance(self.train_dataset, Dataset) or not self.state.global_step:
+            raise ValueError("self-training starts from a trained model: call train() first")
+        assert self.labels is not None
+        self._refit()
+        refine = self.model.fit_options.get("refine", "auto")
+        found = pseudo_label(
+            self.model, self.ensemble, per_label=per_label, refine=refine, batch_size=self.args.eval_batch_size
+        )
+        known = set(self.train_dataset[TEXT])
+        added = [(text, at) for text, at in zip(found[TEXT], found[LABEL], strict=True) if text not in known]
+        args, labels = self._columns, self.labels
+        targets = [*self.train_dataset[LABEL], *([at] for _, at in added)]
+        columns: dict[str, list[Any]] = {
+            args.text_column or TEXT: [*self.train_dataset[TEXT], *(text for text, _ in added)],
+            args.label_column or LABEL: [[labels[at] for at in row] for row in targets],
+        }
+        features = Features({args.text_column or TEXT: Value("string"), args.label_column or LABEL: _feature(labels)})
+        if args.weight_column is not None:
+            columns[args.weight_column] = [*self.train_dataset[WEIGHT], *([1.0] * len(added))]
+            features[args.weight_column] = Value("float32")
+        return Dataset.from_dict(columns, features)
+
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -472,3 +514,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
+
+
+def _feature(labels: Sequence[inputs.Label]) -> Any:
+    """Of a column with lists of these labels; names carry the label set with them."""
+    return List(ClassLabel(names=list(map(str, labels))) if isinstance(labels[0], str) else Value("int64"))

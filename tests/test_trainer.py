@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
 from transformers.utils import logging as transformers_logging
 
-from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss
+from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss, pseudo_label
 from surprise_hf.few_shot import accuracy_and_f1, aim_labels, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
@@ -407,6 +407,42 @@ def test_labels_are_refined_on_more_documents_than_there_are_examples(st_path, t
         trainer = make(st_path, tmp_path, trainer={"ensemble": documents}, max_steps=1, **more)
         trainer.train()
         assert trainer.model.fit_options["refine"] == expected
+
+
+@pytest.mark.parametrize("columns", [("text", "label", None), ("body", "kind", "worth")])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_rows_for_self_training(st_path, tmp_path, columns, numbers):
+    """A second trainer goes on with them: the examples, and the documents that labels are surest of."""
+    text, label, weight = columns
+    labels = [30, 10, 20] if numbers else LABELS
+    given = {text: TEXTS[::2], label: [labels[LABELS.index(target)] for target in TARGETS[::2]]}
+    given |= {} if weight is None else {weight: [0.5] * 12}
+    named = {"text_column": text, "label_column": label, "weight_column": weight} if weight else {}
+    documents = [*TEXTS, *(f"{one} noon" for one in TEXTS)]
+    examples = Dataset.from_dict(given)
+    trainer = make(st_path, tmp_path, examples, trainer={"labels": labels, "ensemble": documents}, **named)
+    trainer.train()
+    rows = trainer.self_training_rows(per_label=4)
+    surest = pseudo_label(trainer.model, documents, per_label=4)
+    expected = [(one, [at]) for one, at in zip(surest["text"], surest["label"], strict=True) if one not in given[text]]
+    assert set(rows.column_names) == set(filter(None, columns))
+    assert rows[text][:12] == given[text]
+    assert weight is None or rows[weight] == [0.5] * 12 + [1.0] * len(expected)
+    more = {"labels": labels if numbers else None, "ensemble": documents}
+    again = SurpriseTrainer(trainer.model, trainer.args, rows, **more)
+    assert again.labels == labels
+    prepared = again.train_dataset
+    assert prepared["label"][:12] == trainer.train_dataset["label"][:]
+    assert list(zip(prepared["text"][12:], prepared["label"][12:], strict=True)) == expected
+    again.train()
+    assert again.model.candidate_labels == labels
+
+
+def test_self_training_needs_documents_and_a_trained_model(st_path, tmp_path):
+    with pytest.raises(ValueError, match="needs unlabelled documents"):
+        make(st_path, tmp_path).self_training_rows()
+    with pytest.raises(ValueError, match="call train"):
+        make(st_path, tmp_path, trainer={"ensemble": TEXTS}).self_training_rows()
 
 
 @pytest.mark.parametrize("mixed", [True, False])
