@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from datasets import Dataset, DatasetDict
 from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -38,7 +38,7 @@ from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
 from .training_arguments import SurpriseTrainingArguments
-from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, prepare
+from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, prepare, restore
 
 __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
@@ -381,18 +381,12 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             self.model, self.ensemble, per_label=per_label, refine=refine, batch_size=self.args.eval_batch_size
         )
         known = set(self.train_dataset[TEXT])
-        added = [(text, at) for text, at in zip(found[TEXT], found[LABEL], strict=True) if text not in known]
-        args, labels = self._columns, self.labels
-        targets = [*self.train_dataset[LABEL], *([at] for _, at in added)]
-        columns: dict[str, list[Any]] = {
-            args.text_column or TEXT: [*self.train_dataset[TEXT], *(text for text, _ in added)],
-            args.label_column or LABEL: [[labels[at] for at in row] for row in targets],
-        }
-        features = Features({args.text_column or TEXT: Value("string"), args.label_column or LABEL: _feature(labels)})
-        if args.weight_column is not None:
-            columns[args.weight_column] = [*self.train_dataset[WEIGHT], *([1.0] * len(added))]
-            features[args.weight_column] = Value("float32")
-        return Dataset.from_dict(columns, features)
+        added = [{TEXT: row[TEXT], LABEL: [row[LABEL]], WEIGHT: 1.0} for row in found if row[TEXT] not in known]
+        columns = self.train_dataset.column_names
+        rows = {name: [*self.train_dataset[name], *(row[name] for row in added)] for name in columns}
+        args = self._columns
+        prepared = Dataset.from_dict(rows, self.train_dataset.features)
+        return restore(prepared, self.labels, args.text_column or TEXT, args.label_column or LABEL, args.weight_column)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -514,8 +508,3 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
-
-
-def _feature(labels: Sequence[inputs.Label]) -> Any:
-    """Of a column with lists of these labels; names carry the label set with them."""
-    return List(ClassLabel(names=list(map(str, labels))) if isinstance(labels[0], str) else Value("int64"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from . import inputs
@@ -76,6 +76,19 @@ def prepare(
     if dataset_name == "train" and not len(prepared):
         raise ValueError("the training set has no text to train on")
     return prepared, labels
+
+
+def restore(prepared: Dataset, labels: Sequence[Label], text: str, label: str, weight: str | None) -> Dataset:
+    """The reverse of `prepare`: its columns by these names, with labels for their positions.
+
+    Label names come with the label set; for numbers `prepare` has to be given it.
+    """
+    feature = ClassLabel(names=list(map(str, labels))) if isinstance(labels[0], str) else Value("int64")
+    columns = {text: prepared[TEXT], label: [[labels[at] for at in row] for row in prepared[LABEL]]}
+    features = {text: Value("string"), label: List(feature)}
+    if weight is not None and WEIGHT in prepared.column_names:
+        columns[weight], features[weight] = prepared[WEIGHT], Value("float32")
+    return Dataset.from_dict(columns, Features(features))
 
 
 def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
