@@ -63,8 +63,8 @@ std::tuple<Tensor, Tensor, Tensor> weighted_focal_loss(const Tensor& keys, const
   const Tensor mask = torch::stable::contiguous(positive);
   std::optional<Tensor> weights;
   if (weight.has_value()) weights = torch::stable::contiguous(*weight);
-  const Tensor loss = empty_like_rows(keys, {}, type), cross_entropy = empty_like_rows(keys, {}, type);
-  const Tensor slope = empty_like_rows(keys, {k.n, q.n}, type);
+  const Tensor loss = empty({}, type), cross_entropy = empty({}, type);
+  const Tensor slope = empty({k.n, q.n}, type);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     FocalRows<T> all{};
@@ -129,8 +129,8 @@ std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, cons
     return torch::stable::contiguous(x);
   };
   const Tensor factor = checked(grad, "grad", 1), s = checked(slope, "slope", k.n * q.n);
-  const Tensor grad_keys = empty_like_rows(keys, {need_keys ? k.n : 0, k.d}, type);
-  const Tensor grad_queries = empty_like_rows(queries, {need_queries ? q.n : 0, q.d}, type);
+  const Tensor grad_keys = empty({need_keys ? k.n : 0, k.d}, type);
+  const Tensor grad_queries = empty({need_queries ? q.n : 0, q.d}, type);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     gradient_pass<T>(k, q, view<T>(s), *view<T>(factor), need_keys ? data<T>(grad_keys) : nullptr,

@@ -236,8 +236,8 @@ std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Ten
   const Pair p = pair_of(keys, queries, normalize);
   const Output wanted = output_of(output);
   const int64_t n = p.keys.n, m = p.queries.n;
-  Tensor scores = empty_like_rows(keys, {n, m}, result_type(keys));
-  Tensor mean = empty_like_rows(keys, {m}, ScalarType::Double), std = empty_like_rows(keys, {m}, ScalarType::Double);
+  Tensor scores = empty({n, m}, result_type(keys));
+  Tensor mean = empty({m}, ScalarType::Double), std = empty({m}, ScalarType::Double);
   double* mu = static_cast<double*>(mean.mutable_data_ptr());
   double* sigma = static_cast<double*>(std.mutable_data_ptr());
   with_type(keys.scalar_type(), [&](auto zero) {
@@ -252,8 +252,8 @@ std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Ten
 std::tuple<Tensor, Tensor> cosine_moments(const Tensor& ensemble, const Tensor& queries, bool normalize) {
   const Pair p = pair_of(ensemble, queries, normalize);
   const int64_t m = p.queries.n;
-  Tensor mean = empty_like_rows(ensemble, {m}, ScalarType::Double);
-  Tensor std = empty_like_rows(ensemble, {m}, ScalarType::Double);
+  Tensor mean = empty({m}, ScalarType::Double);
+  Tensor std = empty({m}, ScalarType::Double);
   with_type(ensemble.scalar_type(), [&](auto zero) {
     moments_pass<decltype(zero)>(p.keys, p.queries, nullptr, static_cast<double*>(mean.mutable_data_ptr()),
                                  static_cast<double*>(std.mutable_data_ptr()));
@@ -269,7 +269,7 @@ Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Te
   Tensor keep_mean, keep_std;
   const double* mu = moments_of(mean, "mean", m, keep_mean);
   const double* sigma = moments_of(std, "std", m, keep_std);
-  Tensor scores = empty_like_rows(keys, {p.keys.n, m}, result_type(keys));
+  Tensor scores = empty({p.keys.n, m}, result_type(keys));
   with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     score_pass<T>(p.keys, p.queries, mu, sigma, static_cast<T*>(scores.mutable_data_ptr()), wanted);
@@ -286,8 +286,8 @@ std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queri
   Tensor keep_mean, keep_std;
   const double* mu = moments_of(mean, "mean", m, keep_mean);
   const double* sigma = moments_of(std, "std", m, keep_std);
-  Tensor values = empty_like_rows(keys, {p.keys.n, k}, result_type(keys));
-  Tensor indices = empty_like_rows(keys, {p.keys.n, k}, ScalarType::Long);
+  Tensor values = empty({p.keys.n, k}, result_type(keys));
+  Tensor indices = empty({p.keys.n, k}, ScalarType::Long);
   with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     topk_pass<T>(p.keys, p.queries, mu, sigma, k, static_cast<T*>(values.mutable_data_ptr()),
@@ -327,8 +327,8 @@ std::tuple<Tensor, Tensor> ensemble_moments(const Tensor& mean, const Tensor& co
                       covariance.scalar_type() == ScalarType::Double,
                   "covariance must be float64 of shape (", rows.d, ", ", rows.d, ")");
   keep_covariance = torch::stable::contiguous(covariance);
-  Tensor mu = empty_like_rows(queries, {rows.n}, ScalarType::Double);
-  Tensor variance = empty_like_rows(queries, {rows.n}, ScalarType::Double);
+  Tensor mu = empty({rows.n}, ScalarType::Double);
+  Tensor variance = empty({rows.n}, ScalarType::Double);
   if (rows.n > 0)
     quadratic_pass(rows, m, static_cast<const double*>(keep_covariance.const_data_ptr()),
                    static_cast<double*>(mu.mutable_data_ptr()), static_cast<double*>(variance.mutable_data_ptr()));

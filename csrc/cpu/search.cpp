@@ -109,8 +109,8 @@ std::tuple<Tensor, Tensor> search_topk(const Tensor& keys, const Tensor& queries
   STD_TORCH_CHECK(!scale.has_value() || (scale->dim() == 1 && scale->size(0) == n && scale->is_contiguous() &&
                                          scale->scalar_type() == result_type(keys)),
                   "scale must hold ", n, " contiguous values of the type of the products");
-  Tensor values = empty_like_rows(keys, {m, k}, result_type(keys));
-  Tensor indices = empty_like_rows(keys, {m, k}, ScalarType::Long);
+  Tensor values = empty({m, k}, result_type(keys));
+  Tensor indices = empty({m, k}, ScalarType::Long);
   with_type(keys.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     search_pass<T>(p.keys, p.queries, margins, scale.has_value() ? view<T>(*scale) : nullptr, k,
@@ -130,7 +130,7 @@ Tensor gathered_products(const Tensor& near, const Tensor& rest, const Tensor& r
   const int64_t* index = view<int64_t>(rows);
   STD_TORCH_CHECK(std::all_of(index, index + b * found, [n](int64_t row) { return row < n; }), "rows must be below ",
                   n);
-  Tensor out = empty_like_rows(queries, {b, found}, ScalarType::Double);
+  Tensor out = empty({b, found}, ScalarType::Double);
   double* products = data<double>(out);
   const auto row_of = [&](int64_t i) -> HalvesRow {
     const int64_t at = std::max<int64_t>(0, index[i]) * d;

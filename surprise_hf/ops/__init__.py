@@ -25,8 +25,7 @@ from torch import Tensor
 
 from . import _loader
 from . import _reference as ref
-from ._autograd import FocalLoss
-from ._loader import OPS, build_info
+from ._loader import build_info, call_of
 from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, join_halves, sigma_floor, split_halves, unit_rows
 
 __all__ = [
@@ -97,7 +96,7 @@ def _check_output(output: str) -> None:
 
 def _backend(name: str, impl: str) -> Callable[..., Any]:
     if impl == "auto":
-        return getattr(OPS, name)
+        return call_of(name)
     if impl == "reference":
         return getattr(ref, name)
     raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
@@ -405,6 +404,4 @@ def weighted_focal_loss(
     }
     if impl == "reference":  # the op's own reference has its gradient written out; autograd differentiates this one
         return ref.focal_loss(keys, queries, positive, weight, **options)
-    if impl != "auto" or torch.compiler.is_compiling():
-        return _backend("weighted_focal_loss", impl)(keys, queries, positive, weight, **options)[:2]
-    return FocalLoss.apply(OPS, options, keys, queries, positive, weight)
+    return _backend("weighted_focal_loss", impl)(keys, queries, positive, weight, **options)

@@ -14,6 +14,8 @@ derivatives follow.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -226,16 +228,12 @@ def _focal_fake(keys, queries, positive, weight=None, **_):
     return tuple(keys.new_empty(shape, dtype=dtype) for shape in ((), (), (keys.shape[0], queries.shape[0])))
 
 
-def _focal_keep(ctx, keys, queries, slope, *constants):
-    ctx.mark_non_differentiable(*constants)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(keys, queries, slope)
-
-
 def _focal_setup(ctx, inputs, keyword_only_inputs, output):
     keys, queries, *_ = inputs
     _, cross_entropy, slope = output
-    _focal_keep(ctx, keys, queries, slope, cross_entropy, slope)
+    ctx.mark_non_differentiable(cross_entropy, slope)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(keys, queries, slope)
 
 
 class _FocalGradient(torch.autograd.Function):
@@ -265,28 +263,6 @@ def _focal_gradients(ops, ctx, grad, need_keys, need_queries):
     return keys if need_keys else None, queries if need_queries else None
 
 
-class FocalLoss(torch.autograd.Function):
-    """Loss and cross-entropy by the op, with its gradient as registered below, but by the shortest way.
-
-    A step finds Python and torch outside the caches: the dispatcher's way through Python took a quarter of its time
-    where documents and labels are few, choosing among overloads and slopes as a result 7 to 11 % at 64 x 150.
-    torch.compile takes the op itself.
-    """
-
-    @staticmethod
-    def forward(ctx, ops, options, keys, queries, positive, weight):
-        ctx.ops = ops
-        # else the dispatcher asks register_autograd's Python first
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
-            loss, cross_entropy, slope = ops.weighted_focal_loss.default(keys, queries, positive, weight, **options)
-        _focal_keep(ctx, keys, queries, slope, cross_entropy)
-        return loss, cross_entropy
-
-    @staticmethod
-    def backward(ctx, grad, *_):
-        return None, None, *_focal_gradients(ctx.ops, ctx, grad, *ctx.needs_input_grad[2:4]), None, None
-
-
 def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_queries=True):
     return (
         keys.new_empty((keys.shape[0] if need_keys else 0, keys.shape[1])),
@@ -294,25 +270,75 @@ def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_que
     )
 
 
-def register(namespace: str) -> None:
-    """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`."""
+# --- calls -------------------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """How an op's gradient is taken: what is kept of a call, and the gradients of its tensors."""
+
+    setup: Callable[..., None]
+    backward: Callable[..., tuple[Tensor | None, ...]]
+    results: int | None = None  # of the op's outputs; the others are for the gradient alone
+
+
+class _Direct(torch.autograd.Function):
+    """An op under its rule; the op, the rule and the options stand behind the tensors."""
+
+    @staticmethod
+    def forward(ctx, *args):
+        *inputs, op, rule, options = args
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
+            output = op(*inputs, **options)
+        rule.setup(ctx, inputs, options, output)
+        ctx.rule = rule
+        return output[: rule.results] if isinstance(output, tuple) else output
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return *ctx.rule.backward(ctx, *grads), None, None, None
+
+
+def shortest_way(op: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
+    """`op` with its gradient, past the dispatcher's Python, which asks for gradients in every call.
+
+    A 4 x 4 call takes two thirds of the time, with gradients half. torch.compile takes the op itself.
+    """
+
+    def call(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            output = op(*args, **options)
+        elif torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+            return _Direct.apply(*args, op, rule, options)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
+                output = op(*args, **options)
+        return output[: rule.results] if isinstance(output, tuple) else output
+
+    return call
+
+
+def register(namespace: str) -> dict[str, Callable[..., Any]]:
+    """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`; gives the ops that have gradients."""
     library = torch.library
     ops = getattr(torch.ops, namespace)
 
     def focal_backward(ctx, grad, *_):
         return *_focal_gradients(ops, ctx, grad, *ctx.needs_input_grad[:2]), None, None
 
-    for name, fake, backward, setup in (
-        ("cosine_surprise", _cosine_surprise_fake, _cosine_surprise_backward, _cosine_surprise_setup),
-        ("cosine_moments", _cosine_moments_fake, _cosine_moments_backward, _cosine_moments_setup),
-        ("surprise_from_moments", _from_moments_fake, _from_moments_backward, _from_moments_setup),
-        ("surprise_topk", _topk_fake, _topk_backward, _topk_setup),
-        ("ensemble_moments", _ensemble_moments_fake, _ensemble_moments_backward, _ensemble_moments_setup),
-        ("weighted_focal_loss", _focal_fake, focal_backward, _focal_setup),
+    calls = {}
+    for name, fake, rule in (
+        ("cosine_surprise", _cosine_surprise_fake, Rule(_cosine_surprise_setup, _cosine_surprise_backward)),
+        ("cosine_moments", _cosine_moments_fake, Rule(_cosine_moments_setup, _cosine_moments_backward)),
+        ("surprise_from_moments", _from_moments_fake, Rule(_from_moments_setup, _from_moments_backward)),
+        ("surprise_topk", _topk_fake, Rule(_topk_setup, _topk_backward)),
+        ("ensemble_moments", _ensemble_moments_fake, Rule(_ensemble_moments_setup, _ensemble_moments_backward)),
+        ("weighted_focal_loss", _focal_fake, Rule(_focal_setup, focal_backward, results=2)),
     ):
         library.register_fake(f"{namespace}::{name}", fake)
-        library.register_autograd(f"{namespace}::{name}", backward, setup_context=setup)
+        library.register_autograd(f"{namespace}::{name}", rule.backward, setup_context=rule.setup)
+        calls[name] = shortest_way(getattr(ops, name).default, rule)
     library.register_fake(f"{namespace}::search_topk", _search_fake)
     library.register_fake(f"{namespace}::gathered_products", _gathered_fake)
     library.register_fake(f"{namespace}::ensemble_update", _ensemble_update_fake)
     library.register_fake(f"{namespace}::weighted_focal_loss_backward", _focal_gradient_fake)
+    return calls

@@ -126,6 +126,23 @@ def test_gradients_of_ensemble_moments(normalize):
     assert torch.autograd.gradcheck(function, (mean, root, QUERIES.clone().requires_grad_()))
 
 
+@devices
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_the_dispatchers_way_gives_the_same_gradient(name, device):
+    """The functions call the ops past the gradients that torch.ops has registered."""
+    constants = {"surprise_from_moments": (MEAN, STD), "surprise_topk": (MEAN, STD, 2)}.get(name, ())
+    gradients = []
+    for function in (getattr(ops, name), getattr(torch.ops.surprise_hf, name)):
+        leaves = [x.to(device, copy=True).requires_grad_() for x in (KEYS, QUERIES)]
+        out = function(*leaves, *(x.to(device) if isinstance(x, torch.Tensor) else x for x in constants))
+        first = out[0] if isinstance(out, tuple) else out
+        first.square().sum().backward()
+        gradients.append([x.grad for x in leaves])
+    for direct, registered in zip(*gradients, strict=True):
+        assert direct.abs().max() > 0
+        torch.testing.assert_close(direct, registered, rtol=1e-12, atol=1e-12)
+
+
 def test_second_derivatives():
     inputs = (KEYS[:5].clone().requires_grad_(), QUERIES[:2].clone().requires_grad_())
     assert torch.autograd.gradgradcheck(lambda k, q: ops.cosine_surprise(k, q)[0], inputs)
