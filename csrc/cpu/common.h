@@ -10,9 +10,11 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cpu/kernels.h"
 #include "tensors.h"
@@ -92,11 +94,17 @@ inline Parts parts_of(int64_t rows, int64_t work_per_row) {
   return {rows, std::min({kMaxParts, by_work, std::max<int64_t>(1, (rows + Parts::kGroup - 1) / Parts::kGroup)})};
 }
 
+// A thread takes the parts of its own range, which follow each other in memory, and then those that others have not
+// come to: where another program has one of the cores for a while, nobody waits for it.
 template <class F>
 void for_parts(const Parts& parts, const F& f) {
   if (parts.count == 1) return f(0, 0, parts.rows);
-  torch::stable::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i, parts.begin(i), parts.begin(i + 1));
+  std::vector<std::atomic<bool>> taken(parts.count);
+  torch::stable::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t) {
+    for (int64_t k = 0; k < parts.count; ++k) {
+      const int64_t i = (begin + k) % parts.count;
+      if (!taken[i].exchange(true)) f(i, parts.begin(i), parts.begin(i + 1));
+    }
   });
 }
 

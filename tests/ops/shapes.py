@@ -6,7 +6,7 @@ import torch
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 # (n, m, d): no row, no query, one of each, widths around every vector length, rows of whole pages, panels with and
-# without a tail, several blocks of rows, more than one chunk of columns
+# without a tail, several blocks of rows, more than one chunk of columns, more queries than a sweep takes at once
 SHAPES = [
     (0, 3, 8),
     (5, 0, 8),
@@ -26,6 +26,7 @@ SHAPES = [
     (111, 77, 385),
     (260, 150, 64),
     (64, 1000, 48),
+    (5, 2055, 9),
 ]
 # every tile width of the CUDA product with and without tails, several row tiles, long rows, moment sums over several
 LARGE = [(5_000, 10, 384), (3_001, 300, 386), (1_030, 96, 1024), (700, 129, 4100), (270_000, 3, 16), (20_000, 1_100, 8)]
