@@ -62,16 +62,12 @@ SHF_HD V log_of(V x) {
   using L = Lane<V>;
   V m;
   const V e = L::split(x, m);
-  const V f = m - 1.0f, z = f * f;
-  V p = V{} + 7.0376836292e-2f;
-  p = L::fma(p, f, V{} - 1.1514610310e-1f);
-  p = L::fma(p, f, V{} + 1.1676998740e-1f);
-  p = L::fma(p, f, V{} - 1.2420140846e-1f);
-  p = L::fma(p, f, V{} + 1.4249322787e-1f);
-  p = L::fma(p, f, V{} - 1.6668057665e-1f);
-  p = L::fma(p, f, V{} + 2.0000714765e-1f);
-  p = L::fma(p, f, V{} - 2.4999993993e-1f);
-  p = L::fma(p, f, V{} + 3.3333331174e-1f);
+  const V f = m - 1.0f, z = f * f, w = z * z;  // the polynomial in parts that do not wait for each other
+  const V a = L::fma(f, V{} - 2.4999993993e-1f, V{} + 3.3333331174e-1f);
+  const V b = L::fma(f, V{} - 1.6668057665e-1f, V{} + 2.0000714765e-1f);
+  const V c = L::fma(f, V{} - 1.2420140846e-1f, V{} + 1.4249322787e-1f);
+  const V d = L::fma(f, V{} - 1.1514610310e-1f, V{} + 1.1676998740e-1f);
+  const V p = L::fma(w, L::fma(w, V{} + 7.0376836292e-2f, L::fma(z, d, c)), L::fma(z, b, a));
   V tail = L::fma(e, V{} - 2.12194440e-4f, p * f * z);
   tail = L::fma(z, V{} - 0.5f, tail);
   return L::fma(e, V{} + 0.693359375f, f + tail);
@@ -84,14 +80,14 @@ SHF_HD V power_of(V log_x, T power) {
   return exp_negative(Lane<V>::select(y > most, most, y));
 }
 
+// p of a cosine, and dp / dcos.
 template <class V>
-struct FocalPair {
-  V loss, cross_entropy, slope;  // slope: dl / dcos
+struct Probability {
+  V p, slope;
 };
 
-// `positive` is a bool, or what a comparison of two V gives.
-template <class V, class M, class T>
-SHF_HD FocalPair<V> focal_pair(V cos, M positive, const Focal<T>& o) {
+template <class V, class T>
+SHF_HD Probability<V> probability_of(V cos, const Focal<T>& o) {
   using L = Lane<V>;
   const V zero{}, one = zero + T(1);
   V p, dp;
@@ -107,7 +103,19 @@ SHF_HD FocalPair<V> focal_pair(V cos, M positive, const Focal<T>& o) {
     dp = L::select(p > zero, one, zero);
   }
   p = L::select(p < zero + o.low, zero + o.low, p);
-  p = L::select(p > zero + o.high, zero + o.high, p);
+  return {L::select(p > zero + o.high, zero + o.high, p), dp};
+}
+
+template <class V>
+struct FocalPair {
+  V loss, cross_entropy, slope;  // slope: dl / dcos
+};
+
+// `positive` is a bool, or what a comparison of two V gives.
+template <class V, class M, class T>
+SHF_HD FocalPair<V> focal_pair(const Probability<V>& of, M positive, const Focal<T>& o) {
+  using L = Lane<V>;
+  const V zero{}, one = zero + T(1), p = of.p, dp = of.slope;
   const V left = one - p, inverse_left = L::inverse(left), dlog = dp * L::inverse(p);
   const V log_p = log_of(p), log_left = log_of(left) + ((one - left) - p) * inverse_left;
   const V i = L::select(positive, one, zero + o.epsilon);

@@ -37,7 +37,8 @@ SHF_BLOCK void focal_body(Block& block, const FocalArgs<T>& args) {
   const T weight = args.weight == nullptr ? T(1) : args.weight[r];
   Losses sums{0, 0};
   for (int64_t q = lane; q < args.m; q += kWarpSize) {
-    const FocalPair<T> pair = focal_pair(cosines[q], static_cast<bool>(positive[q]), args.focal);
+    const FocalPair<T> pair =
+        focal_pair(probability_of(cosines[q], args.focal), static_cast<bool>(positive[q]), args.focal);
     const T share = static_cast<T>(positive[q] ? shares.right : shares.wrong);
     sums.loss += pair.loss * (share * weight);
     sums.cross_entropy += pair.cross_entropy * share;
