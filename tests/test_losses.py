@@ -171,6 +171,16 @@ def test_same_bits_from_run_to_run_and_for_every_number_of_threads():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(("rows", "labels"), [(36, 90), (90, 36), (5, 9)])
+def test_equal_documents_have_equal_gradients(rows, labels):
+    """To the last bit, wherever they stand."""
+    keys = torch.randn(1, 200, generator=torch.Generator().manual_seed(0)).repeat(rows, 1).requires_grad_()
+    _, queries, _ = batch(labels=labels, dim=200, dtype=torch.float32)
+    positive = torch.eye(labels, dtype=torch.bool)[:1].repeat(rows, 1)
+    (grad,) = torch.autograd.grad(weighted_focal_loss(keys, queries, positive)[0], keys)
+    assert torch.equal(grad, grad[:1].expand_as(grad))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_layouts_do_not_matter(dtype):
     keys, queries, positive = batch(dtype=dtype)

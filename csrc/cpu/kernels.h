@@ -84,16 +84,24 @@ struct Scatter {
   double* scatter;
 };
 
-// The focal loss of some documents (rows of cosines, contiguous) with all labels.
+// Are they of the compute type already?
+template <class T>
+inline bool direct(const Rows& rows) {
+  return rows.dtype == (sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat);
+}
+
+// The focal loss of some documents with all labels.
 template <class T>
 struct FocalRows {
   Focal<T> focal;
   bool balanced;
   int64_t documents;  // of the whole batch
   int64_t rows, m;
-  const bool* positive;          // (rows, m)
-  const T* weight;               // (rows) or null
-  T* cosines;                    // (rows, m); overwritten by the slopes dl/dcos
+  const bool* positive;  // (rows, m)
+  const T* weight;       // (rows) or null
+  const T* cosines;      // (rows, m), row_step and step apart; may be the slopes' memory
+  int64_t row_step, step;
+  T* slopes;                     // (rows, m), contiguous: dl/dcos
   double *loss, *cross_entropy;  // to which the rows' are added
 };
 
@@ -112,7 +120,6 @@ struct GradientSide {
   UnitRow<T>* unit;  // (n)
   T* copies;         // (n, d): written where a row can't be taken as it lies
   T* slopes;         // slopes_size(n, rows of the other side)
-  T* along;          // (panels, n)
 };
 
 // Slopes (keys, queries) of cosines -> gradients of keys and queries, times `factor`.
@@ -123,8 +130,16 @@ struct Gradient {
   T factor;
 };
 
+// Shares [begin, end) of `of` equal ones, of rows or of panels.
+struct Share {
+  int64_t begin, end, of;
+  int64_t first(int64_t n) const { return n * begin / of; }
+  int64_t last(int64_t n) const { return n * end / of; }
+};
+
 template <class T>
 struct Kernels {
+  bool in_place;                                 // are direct rows multiplied where they lie, or copied first?
   int64_t (*padded)(int64_t m);                  // m rounded up to whole vectors
   int64_t (*packed_size)(int64_t m, int64_t d);  // elements that pack() writes
   int64_t (*block_queries)(int64_t wanted);      // `wanted` rounded to whole panels
@@ -138,13 +153,14 @@ struct Kernels {
   void (*finish)(T* matrix, int64_t rows, int64_t m, const Columns<T>& columns, Output output);  // psi -> output
 
   void (*focal)(const FocalRows<T>& job);
-  // Its gradient, in three steps of which each needs the one before it for all rows and columns: rows of a side (their
-  // length and slopes), panels of columns of both sides (of gradient_panels(d)), the same panels again.
+  // Its gradient, in three steps of which each needs the one before it for all shares of both sides (the last two are
+  // for a side whose gradient is wanted): its slopes and the unit rows of the other side, panels of columns (of
+  // gradient_panels(d)), whole rows.
   int64_t (*gradient_panels)(int64_t d);
   int64_t (*slopes_size)(int64_t rows, int64_t depth);
-  void (*gradient_rows)(const Gradient<T>& job, int side, int64_t begin, int64_t end);
-  void (*gradient_columns)(const Gradient<T>& job, int64_t begin, int64_t end);
-  void (*gradient_finish)(const Gradient<T>& job, int64_t begin, int64_t end);
+  void (*gradient_rows)(const Gradient<T>& job, int side, const Share& share);
+  void (*gradient_columns)(const Gradient<T>& job, int side, const Share& share);
+  void (*gradient_finish)(const Gradient<T>& job, int side, const Share& share);
 
   // Ensemble statistics, up to `block_rows` at a time, in panels of `panel_width` columns and panel_size(rows)
   // elements.

@@ -67,13 +67,13 @@ template <class T>
 py::tuple focal(const std::string& name, const Array<T>& cosines, const Array<bool>& positive, const Array<T>& weight,
                 double gamma, double epsilon, double delta, bool softplus, bool balanced) {
   Array<T> slopes({cosines.shape(0), cosines.shape(1)});
-  std::copy_n(cosines.data(), cosines.size(), slopes.mutable_data());
   double loss = 0, cross_entropy = 0;
   FocalRows<T> job{};
   job.focal = focal_of<T>(gamma, epsilon, delta, softplus, std::numeric_limits<T>::epsilon());
   job.balanced = balanced;
   job.documents = job.rows = cosines.shape(0), job.m = cosines.shape(1);
-  job.positive = positive.data(), job.weight = weight.data(), job.cosines = slopes.mutable_data();
+  job.positive = positive.data(), job.weight = weight.data(), job.slopes = slopes.mutable_data();
+  job.cosines = cosines.data(), job.row_step = job.m, job.step = 1;
   job.loss = &loss, job.cross_entropy = &cross_entropy;
   table_of<T>(name).focal(job);
   return py::make_tuple(slopes, loss, cross_entropy);
@@ -85,10 +85,10 @@ py::tuple focal_gradient(const std::string& name, const Array<T>& keys, const Ar
                          T factor, int64_t shares) {
   const Kernels<T>& k = table_of<T>(name);
   const Dtype dtype = sizeof(T) == 8 ? Dtype::kDouble : Dtype::kFloat;
-  const int64_t d = keys.shape(1), panels = k.gradient_panels(d), counts[2] = {keys.shape(0), queries.shape(0)};
+  const int64_t d = keys.shape(1), counts[2] = {keys.shape(0), queries.shape(0)};
   const T nothing = std::numeric_limits<T>::quiet_NaN();
   std::vector<UnitRow<T>> unit[2];
-  std::vector<T> copies[2], slopes[2], along[2];
+  std::vector<T> copies[2], slopes[2];
   Array<T> out[2];
   Gradient<T> job{};
   for (int s = 0; s < 2; ++s) {
@@ -96,17 +96,15 @@ py::tuple focal_gradient(const std::string& name, const Array<T>& keys, const Ar
     unit[s].resize(n);
     copies[s].assign(n * d, nothing);
     slopes[s].assign(k.slopes_size(n, counts[1 - s]), nothing);
-    along[s].assign(panels * n, nothing);
     out[s] = Array<T>({n, d});
     const Rows rows{(s == 0 ? keys : queries).data(), dtype, n, d, d, true};
-    job.sides[s] = {rows, out[s].mutable_data(), unit[s].data(), copies[s].data(), slopes[s].data(), along[s].data()};
+    job.sides[s] = {rows, out[s].mutable_data(), unit[s].data(), copies[s].data(), slopes[s].data()};
   }
   job.slope = slope.data();
   job.factor = factor;
-  for (int64_t i = 0; i < shares; ++i)
-    for (int s = 0; s < 2; ++s) k.gradient_rows(job, s, counts[s] * i / shares, counts[s] * (i + 1) / shares);
-  for (const auto step : {k.gradient_columns, k.gradient_finish})
-    for (int64_t i = 0; i < shares; ++i) step(job, panels * i / shares, panels * (i + 1) / shares);
+  for (const auto step : {k.gradient_rows, k.gradient_columns, k.gradient_finish})
+    for (int s = 0; s < 2; ++s)
+      for (int64_t i = 0; i < shares; ++i) step(job, s, {i, i + 1, shares});
   return py::make_tuple(out[0], out[1]);
 }
 
