@@ -378,12 +378,22 @@ def pseudo_label(
     emb, _ = model.embed(documents, batch_size=batch_size)
     vectors = model.label_vectors(names, inputs.check_template(template)).to(emb.device)
     z = FittedLabels.fit(vectors, emb, weight=1, refine=refine).z(emb)
+    found = surest(z, per_label)
+    features = Features({"text": Value("string"), "label": ClassLabel(names=[str(name) for name in names])})
+    return Dataset.from_dict({"text": [documents[i] for i, _ in found], "label": [at for _, at in found]}, features)
+
+
+def surest(z: Tensor, per_label: int) -> list[tuple[int, int]]:
+    """(document, label) of those that each label is surest of, by label, surest first.
+
+    Args:
+        z: (n, m) floating, m at least 2. A document belongs to its largest, by its gap to the second.
+        per_label: documents for each label, at most.
+    """
     best, at = z.topk(2, dim=1)
     gap = torch.nan_to_num(best[:, 0] - best[:, 1])
-    found: list[tuple[str, int]] = []
-    for label in range(len(names)):
+    found: list[tuple[int, int]] = []
+    for label in range(z.shape[1]):
         mine = (at[:, 0] == label).nonzero().flatten()
-        surest = mine[gap[mine].argsort(descending=True, stable=True)[:per_label]]
-        found += [(documents[i], label) for i in surest.tolist()]
-    features = Features({"text": Value("string"), "label": ClassLabel(names=[str(name) for name in names])})
-    return Dataset.from_dict({"text": [text for text, _ in found], "label": [label for _, label in found]}, features)
+        found += [(i, label) for i in mine[gap[mine].argsort(descending=True, stable=True)[:per_label]].tolist()]
+    return found

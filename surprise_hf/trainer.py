@@ -8,6 +8,7 @@ Paper: section 3.2 (training).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from transformers import (
     EvalPrediction,
     PreTrainedModel,
+    PrinterCallback,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -30,8 +32,8 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs
-from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside
+from .ensemble import Ensemble, reservoir_order
+from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside, surest
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
@@ -44,6 +46,9 @@ __all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
 
 AIMS = "aims.safetensors"  # of a checkpoint
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
+AGREED = 0.965  # of the documents: from there on self-training pays (docs/training.md)
+NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
+PER_EXAMPLE, PER_LABEL = 4, 32  # documents that join for each example, and for a label at most
 
 
 class StopOnCrossEntropy(TrainerCallback):
@@ -154,6 +159,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         self._aims: dict[str, Tensor] | None = None
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
+        if args.self_training and ensemble is None:
+            raise ValueError(NO_DOCUMENTS)
         if self.labels is None:
             raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
         model = None if model is None else self._as_model(model)
@@ -275,6 +282,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
                 weight.requires_grad_(True)
             self._held = []
         self._refit()
+        self._self_train()
         return result
 
     def _aim(self) -> None:
@@ -371,7 +379,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             ValueError: this trainer has no `ensemble`, no training set, or has not trained.
         """
         if self.ensemble is None:
-            raise ValueError("self-training needs unlabelled documents: pass ensemble=[...] to the trainer")
+            raise ValueError(NO_DOCUMENTS)
         if not isinstance(self.train_dataset, Dataset) or not self.state.global_step:
             raise ValueError("self-training starts from a trained model: call train() first")
         assert self.labels is not None
@@ -380,13 +388,60 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         found = pseudo_label(
             self.model, self.ensemble, per_label=per_label, refine=refine, batch_size=self.args.eval_batch_size
         )
+        return self._joined(dict(zip(found[TEXT], found[LABEL], strict=True)))
+
+    def _joined(self, found: dict[str, int]) -> Dataset:
+        """The examples and these texts with their labels, as rows for another trainer."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
         known = set(self.train_dataset[TEXT])
-        added = [{TEXT: row[TEXT], LABEL: [row[LABEL]], WEIGHT: 1.0} for row in found if row[TEXT] not in known]
+        added = [{TEXT: text, LABEL: [label], WEIGHT: 1.0} for text, label in found.items() if text not in known]
         columns = self.train_dataset.column_names
         rows = {name: [*self.train_dataset[name], *(row[name] for row in added)] for name in columns}
         args = self._columns
         prepared = Dataset.from_dict(rows, self.train_dataset.features)
         return restore(prepared, self.labels, args.text_column or TEXT, args.label_column or LABEL, args.weight_column)
+
+    def _self_train(self) -> None:
+        """Go on for an epoch with the documents that the model is surest of, where that is wanted (`_may_self_train`).
+
+        Its ensemble and labels, fitted just before, tell whether examples and documents agree: whether the labels that
+        part the examples, by cosine, and these labels refined on the documents decide alike on nearly all documents.
+        """
+        model, wanted = self.model, self._columns.self_training
+        if not self._may_self_train() or model.ensemble is None or model.fitted is None:
+            return
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        looked_at = model.ensemble.reservoir.to(model.fitted.queries.device)
+        z = model.fitted.z(looked_at)
+        parted = unit_rows(model.label_vectors(self.labels, model.hypothesis_template)).to(z.device)
+        agreement = float((z.argmax(dim=1) == (looked_at @ parted.T).argmax(dim=1)).double().mean())
+        if wanted is None and agreement < AGREED:
+            return
+        per_label = min(PER_LABEL, max(1, round(PER_EXAMPLE * len(self.train_dataset) / len(self.labels))))
+        texts = [text for _, part, _ in inputs.chunks(self.ensemble, 1024) for text in part]
+        order = reservoir_order(len(texts), model.ensemble.reservoir_size, model.ensemble.seed).tolist()
+        rows = self._joined({texts[order[at]]: label for at, label in surest(z, per_label)})
+        self.log({"self_training": len(rows) - len(self.train_dataset), "agreement": round(agreement, 4)})
+        self._fit_step = None  # also where what follows is interrupted
+        kind: dict[str, Any] = {"labels": self.labels, "hypothesis_template": self.template, "loss": self._focal}
+        _GoingOn(model, self._columns, rows, **kind).train()
+        self._refit()
+
+    def _may_self_train(self) -> bool:
+        """By itself only with examples of one label each and labels that are refined on documents, and where no other
+        end was asked for: a number of steps, or the checkpoint that was measured best.
+        """
+        wanted, args, rows = self._columns.self_training, self.args, self.train_dataset
+        if self.ensemble is None or not isinstance(rows, Dataset) or len(self.labels or ()) < 2:
+            return False
+        if wanted is not None:
+            return wanted
+        refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
+        ends = args.max_steps > 0 or args.load_best_model_at_end
+        again = iter(self.ensemble) is not self.ensemble  # documents can be read once more
+        return refined and not ends and again and all(len(one) < 2 for one in rows[LABEL])
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -508,3 +563,30 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
+
+
+class _GoingOn(SurpriseTrainer):
+    """Trains another's model for an epoch on more rows: no checkpoint, no evaluation, nothing said or fitted."""
+
+    def __init__(self, model: SurpriseModel, args: SurpriseTrainingArguments, rows: Dataset, **kwargs: Any) -> None:
+        args = replace(
+            args,
+            num_train_epochs=1,
+            max_steps=-1,
+            stop_cross_entropy=None,
+            self_training=False,
+            save_strategy="no",
+            eval_strategy="no",
+            logging_strategy="no",
+            load_best_model_at_end=False,
+            push_to_hub=False,
+            report_to="none",
+        )
+        super().__init__(model, args, rows, **kwargs)
+        self.remove_callback(PrinterCallback)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """The card tells of the training that the user started."""
+
+    def _refit(self) -> None:
+        """The other one does."""

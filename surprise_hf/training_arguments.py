@@ -50,6 +50,11 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     mix_examples: bool = _option(
         True, "Examples move labels from their names, while training and as saved; False: at the name, as in the paper."
     )
+    self_training: bool | None = _option(
+        None,
+        "After training, go on for an epoch with the documents that the trained model is surest of; None: where the"
+        " examples and the documents' own groups say the same of nearly all (docs/training.md).",
+    )
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
     weight_column: str | None = _option(None, "Of weights of the training documents.")

@@ -1,0 +1,164 @@
+"""Self-training as a part of training: which documents join, when, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from surprise_hf import SurpriseModel, SurpriseTrainer
+from surprise_hf.fitted import FittedLabels
+from surprise_hf.ops import unit_rows
+from surprise_hf.trainer import _GoingOn
+from tests.trainer_data import LABELS, TARGETS, TEXTS, assert_same, make, weights
+
+FEW, OF_FEW = TEXTS[::2], TARGETS[::2]
+DOCUMENTS = [*TEXTS, *(f"{one} noon" for one in TEXTS), " "]
+
+
+@pytest.fixture
+def from_any_agreement(monkeypatch) -> None:
+    monkeypatch.setattr("surprise_hf.trainer.AGREED", 0.0)
+
+
+def few() -> Dataset:
+    return Dataset.from_dict({"text": FEW, "label": OF_FEW})
+
+
+def logged(trainer: SurpriseTrainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "self_training" in entry]
+
+
+@pytest.mark.parametrize("per_label", [16, 5])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch, numbers, per_label):
+    """As by hand: `self_training_rows`, four for each example, into a second trainer for an epoch."""
+    monkeypatch.setattr("surprise_hf.trainer.PER_LABEL", min(per_label, 32))
+    labels = [30, 10, 20] if numbers else LABELS
+    data = Dataset.from_dict({"body": FEW, "kind": [labels[LABELS.index(one)] for one in OF_FEW], "worth": [0.5] * 12})
+    named = {"text_column": "body", "label_column": "kind", "weight_column": "worth"}
+    kind = {"labels": labels, "ensemble": DOCUMENTS, "hypothesis_template": "about {}"}
+    first = make(st_path, tmp_path, data, trainer=kind, self_training=False, **named)
+    first.train()
+    rows = first.self_training_rows(per_label=per_label)
+    plain = dataclasses.replace(first.args, num_train_epochs=1)
+    SurpriseTrainer(first.model, plain, rows, labels=labels, hypothesis_template="about {}").train()
+    trainer = make(st_path, tmp_path, data, trainer=kind, self_training=True, **named)
+    trainer.train()
+    assert [entry["self_training"] for entry in logged(trainer)] == [len(rows) - 12]
+    assert len(rows) > 12
+    assert_same(weights(trainer.model), weights(first.model), rtol=1e-5, atol=1e-7)
+    model = trainer.model
+    assert (model.candidate_labels, model.hypothesis_template) == (labels, "about {}")
+    assert model.fit_options["refine"] == "auto"
+    documents = unit_rows(model.embed(DOCUMENTS[:-1])[0]).double().mean(dim=0)
+    torch.testing.assert_close(model.ensemble.mean, documents, rtol=1e-5, atol=1e-7)
+    assert trainer.state.epoch == 2
+    assert len(trainer.train_dataset) == 12
+
+
+def test_it_goes_on_where_examples_and_documents_agree(st_path, tmp_path, monkeypatch):
+    """Labels that part the examples, by cosine, and refined on the documents."""
+    before = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=False)
+    before.train()
+    assert not logged(before)
+    documents = before.model.embed(DOCUMENTS[:-1])[0]
+    parted = before.model.label_vectors(LABELS, "this matter is {}")
+    refined = FittedLabels.fit(parted, documents, weight=1, refine="auto").z(documents).argmax(dim=1)
+    alike = (refined == (unit_rows(documents) @ unit_rows(parted).T).argmax(dim=1)).double().mean().item()
+    for limit, goes_on in ((alike - 0.01, True), (alike + 0.01, False)):
+        monkeypatch.setattr("surprise_hf.trainer.AGREED", limit)
+        trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS})
+        trainer.train()
+        assert [entry["agreement"] for entry in logged(trainer)] == [pytest.approx(alike, abs=1e-4)] * goes_on
+        same = [torch.equal(*pair) for pair in zip(weights(trainer.model), weights(before.model), strict=True)]
+        assert all(same) != goes_on
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ({}, {}),
+        ({"ensemble": (one for one in DOCUMENTS)}, {}),
+        ({"ensemble": FEW}, {}),
+        ({"ensemble": DOCUMENTS}, {"refine": "3"}),
+        ({"ensemble": DOCUMENTS}, {"max_steps": 2}),
+        ({"ensemble": DOCUMENTS}, {"mix_examples": False}),
+        ({"ensemble": DOCUMENTS}, {"self_training": False}),
+    ],
+    ids=["no documents", "read once", "not more than examples", "refine", "steps", "names", "off"],
+)
+@pytest.mark.usefixtures("from_any_agreement")
+def test_where_it_stays_away(st_path, tmp_path, kind, options):
+    trainer = make(st_path, tmp_path, few(), trainer=kind, **options)
+    trainer.train()
+    assert not logged(trainer)
+
+
+@pytest.mark.usefixtures("from_any_agreement")
+def test_not_with_several_labels_or_after_the_best_checkpoint(st_path, tmp_path):
+    several = Dataset.from_dict({"text": FEW, "label": [[one] for one in OF_FEW[:-1]] + [["money", "weather"]]})
+    best = {"load_best_model_at_end": True, "save_strategy": "epoch", "eval_strategy": "epoch"}
+    for data, evaluate, options in ((several, None, {}), (few(), few(), best)):
+        trainer = make(st_path, tmp_path, data, evaluate, trainer={"ensemble": DOCUMENTS}, **options)
+        trainer.train()
+        assert not logged(trainer)
+
+
+def test_it_needs_documents(st_path, tmp_path):
+    with pytest.raises(ValueError, match="needs unlabelled documents"):
+        make(st_path, tmp_path, few(), self_training=True)
+
+
+def test_resumed_it_gives_the_uninterrupted_result(st_path, tmp_path):
+    """Checkpoints are of the training before it, after which it is done in full."""
+
+    class Interrupt(TrainerCallback):
+        def on_epoch_end(self, args, state, control, **_):  # noqa: ARG002
+            if state.epoch >= 2:
+                raise KeyboardInterrupt
+
+    kind, options = {"ensemble": DOCUMENTS}, {"num_train_epochs": 3, "save_strategy": "epoch", "self_training": True}
+    whole = make(st_path, tmp_path / "whole", few(), trainer=kind, **options)
+    whole.train()
+    assert len(list((tmp_path / "whole").glob("checkpoint-*"))) == 3
+    part = make(st_path, tmp_path / "part", few(), trainer={**kind, "callbacks": [Interrupt()]}, **options)
+    with pytest.raises(KeyboardInterrupt):
+        part.train()
+    resumed = make(st_path, tmp_path / "part", few(), trainer=kind, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert logged(resumed) == logged(whole) != []
+    assert_same(weights(resumed.model), weights(whole.model), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(resumed.model.ensemble.mean, whole.model.ensemble.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_interrupted_it_can_be_saved(st_path, tmp_path, monkeypatch):
+    """Ensemble and labels are then those of the weights as they are."""
+
+    def changed_and_stopped(self):
+        with torch.no_grad():
+            next(iter(self.model.parameters())).mul_(1.5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_GoingOn, "train", changed_and_stopped)
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.save_model()
+    saved = SurpriseModel.from_pretrained(tmp_path, device="cpu")
+    documents = unit_rows(saved.embed(DOCUMENTS[:-1])[0]).double().mean(dim=0)
+    torch.testing.assert_close(saved.ensemble.mean, documents, rtol=1e-5, atol=1e-7)
+    assert saved.candidate_labels == LABELS
+
+
+def test_nothing_is_said_and_the_card_tells_of_the_training(st_path, tmp_path, capsys):
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True, learning_rate=2e-3)
+    trainer.train()
+    assert "train_runtime" in capsys.readouterr().out.splitlines()[-2]  # of the first; then the documents that joined
+    trainer.save_model()
+    saved = SurpriseModel.from_pretrained(tmp_path, device="cpu")
+    assert saved.report["training"]["num_train_epochs"] == 2
+    assert saved.report["training"]["learning_rate"] == 2e-3
