@@ -422,11 +422,15 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         per_label = min(PER_LABEL, max(1, round(PER_EXAMPLE * len(self.train_dataset) / len(self.labels))))
         texts = [text for _, part, _ in inputs.chunks(self.ensemble, 1024) for text in part]
         order = reservoir_order(len(texts), model.ensemble.reservoir_size, model.ensemble.seed).tolist()
-        rows = self._joined({texts[order[at]]: label for at, label in surest(z, per_label)})
+        known = set(self.train_dataset[TEXT])
+        found = {text: (at, label) for at, label in surest(z, per_label) if (text := texts[order[at]]) not in known}
+        rows = self._joined({text: label for text, (_, label) in found.items()})
+        examples = self._examples()[1]
+        embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])
         self.log({"self_training": len(rows) - len(self.train_dataset), "agreement": round(agreement, 4)})
         self._fit_step = None  # also where what follows is interrupted
         kind: dict[str, Any] = {"labels": self.labels, "hypothesis_template": self.template, "loss": self._focal}
-        _GoingOn(model, self._columns, rows, **kind).train()
+        _GoingOn(model, self._columns, rows, embedded, **kind).train()
         self._refit()
 
     def _may_self_train(self) -> bool:
@@ -566,9 +570,14 @@ class SurpriseTrainer(SentenceTransformerTrainer):
 
 
 class _GoingOn(SurpriseTrainer):
-    """Trains another's model for an epoch on more rows: no checkpoint, no evaluation, nothing said or fitted."""
+    """Trains another's model for an epoch on more rows (n), whose embeddings (n, d) are known: no checkpoint, no
+    evaluation, nothing said or fitted.
+    """
 
-    def __init__(self, model: SurpriseModel, args: SurpriseTrainingArguments, rows: Dataset, **kwargs: Any) -> None:
+    def __init__(
+        self, model: SurpriseModel, args: SurpriseTrainingArguments, rows: Dataset, embedded: Tensor, **kwargs: Any
+    ) -> None:
+        self.embedded = embedded
         args = replace(
             args,
             num_train_epochs=1,
@@ -587,6 +596,11 @@ class _GoingOn(SurpriseTrainer):
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """The card tells of the training that the user started."""
+
+    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        return self._name_vectors(), self.embedded, as_matrix(self.train_dataset[LABEL], len(self.labels))
 
     def _refit(self) -> None:
         """The other one does."""
