@@ -39,6 +39,7 @@ OWN = (  # decision of a method -> what it is called here
     ("trained surprise", "trained, surprise"),
     ("trained examples", "trained, no documents"),
     ("trained mixed", "trained"),
+    ("documents mixed", "trained beside documents"),
 )
 PEERS = ("setfit", "logistic", "pairs cosine", "pairs surprise")
 COLOURS = {"setfit": INK, "logistic": BAR, "no training": SECOND, "trained": CURVE}
@@ -145,6 +146,7 @@ def methods_of(options: argparse.Namespace, peers: dict[str, str]) -> list[Metho
     known = {
         "frozen": Method("frozen", "surprise"),
         "trained": Method("trained", "surprise", {}),
+        "documents": Method("documents", "documents", {}),
         "pseudo": Method("pseudo", "pseudo"),
         "logistic": Method("logistic", "logistic"),
         "pairs": Method("pairs", "pairs"),

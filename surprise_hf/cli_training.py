@@ -180,6 +180,8 @@ def _train(
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             seen = [entry["cross_entropy"] for entry in trainer.state.log_history if "cross_entropy" in entry]
             say(f"{len(seen)} epochs, mean cross-entropy {' '.join(f'{value:.2f}' for value in seen)}")
+            for entry in (entry for entry in trainer.state.log_history if "self_training" in entry):
+                say(f"went on for an epoch with {entry['self_training']} of the documents (self-training)")
             if test is not None:
                 _show(trainer.evaluate(test))
         except (KeyboardInterrupt, RuntimeError):  # the latter where memory is short

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_train_then_classify(st_path, tmp_path, capsys, epochs):
         found = [row["label"] for row in csv.DictReader(file)]
     right = sum(label == target for label, (_, target) in zip(found, ROWS, strict=True)) / len(ROWS)
     assert out.splitlines()[-1].split()[2] == f"{right:.3f}"
+
+
+def test_train_goes_on_with_documents(st_path, tmp_path, capsys, monkeypatch):
+    """Self-training, where it says so: here from any agreement on."""
+    monkeypatch.setattr("surprise_hf.trainer.AGREED", 0.0)
+    table = write(tmp_path / "few.csv", ROWS)
+    more = [f"{text}{end}" for text, _ in ROWS for end in ("", " noon", " one")]
+    archive = write(tmp_path / "archive.csv", [(text,) for text in more], ("body",))
+    assert train(table, st_path, tmp_path / "out", "--epochs", 1, "--documents", archive) == 0
+    out, err = capsys.readouterr()
+    assert not out
+    (joined,) = re.findall(r"^.*went on for an epoch with (\d+) of the documents", err, flags=re.MULTILINE)
+    assert 0 < int(joined) <= len(more) - len(ROWS)  # none of the examples
 
 
 def test_wrong_arguments(st_path, tmp_path, capsys):

@@ -90,6 +90,7 @@ def test_worker_methods(monkeypatch: pytest.MonkeyPatch, job: dict[str, Any]) ->
     assert found["logistic"]["logistic"] == head.predict(emb).tolist()
     named = {**job, "names": ["money", "sport", "weather"], "options": {"num_train_epochs": 2}}
     assert methods["pseudo"](named)()()["refined"] == job["labels"]
+    assert methods["documents"](named)()()["mixed"] == job["labels"]
 
 
 def test_from_end_to_end(few_shot: Any, st_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

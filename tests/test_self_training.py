@@ -43,6 +43,7 @@ def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch,
     kind = {"labels": labels, "ensemble": DOCUMENTS, "hypothesis_template": "about {}"}
     first = make(st_path, tmp_path, data, trainer=kind, self_training=False, **named)
     first.train()
+    before = first.model.embed(TEXTS)[0]
     rows = first.self_training_rows(per_label=per_label)
     plain = dataclasses.replace(first.args, num_train_epochs=1)
     SurpriseTrainer(first.model, plain, rows, labels=labels, hypothesis_template="about {}").train()
@@ -50,8 +51,10 @@ def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch,
     trainer.train()
     assert [entry["self_training"] for entry in logged(trainer)] == [len(rows) - 12]
     assert len(rows) > 12
-    assert_same(weights(trainer.model), weights(first.model), rtol=1e-5, atol=1e-7)
     model = trainer.model
+    # not the weights: some, whose gradient is all rounding, go anywhere
+    torch.testing.assert_close(model.embed(TEXTS)[0], first.model.embed(TEXTS)[0], rtol=1e-4, atol=1e-4)
+    assert (model.embed(TEXTS)[0] - before).abs().max() > 0.01
     assert (model.candidate_labels, model.hypothesis_template) == (labels, "about {}")
     assert model.fit_options["refine"] == "auto"
     documents = unit_rows(model.embed(DOCUMENTS[:-1])[0]).double().mean(dim=0)

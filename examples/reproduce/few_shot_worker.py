@@ -192,13 +192,15 @@ def opened(job: Job) -> Any:
     return model
 
 
-def trainer_of(model: Any, rows: Any, job: Job) -> Any:
+def trainer_of(model: Any, rows: Any, job: Job, documents: Any = None) -> Any:
     """A SurpriseTrainer with the job's labels, template and options."""
     from surprise_hf import SurpriseTrainer, SurpriseTrainingArguments
 
     plain = {"output_dir": tempfile.mkdtemp(prefix="surprise-hf-"), "save_strategy": "no", "report_to": "none"}
     args = SurpriseTrainingArguments(seed=job["seed"], **plain, **(job["options"] or {}))
-    return SurpriseTrainer(model, args, rows, labels=job["names"], hypothesis_template=job["template"])
+    return SurpriseTrainer(
+        model, args, rows, labels=job["names"], hypothesis_template=job["template"], ensemble=documents
+    )
 
 
 @method
@@ -219,6 +221,26 @@ def pseudo(job: Job) -> Callable[[], Callable[[], Found]]:
         documents, _ = model.embed(job["documents"], show_progress_bar=False)
         stored = model.label_vectors(job["names"], job["template"])
         return {"refined": FittedLabels.fit(stored, documents, refine="auto").decide(documents).tolist()}
+
+    return train
+
+
+@method
+def documents(job: Job) -> Callable[[], Callable[[], Found]]:
+    """surprise_hf as a user has it who gives the trainer the documents, which it goes on with where that pays."""
+    from datasets import Dataset
+
+    model = opened(job)
+    rows = Dataset.from_dict({"text": job["texts"], "label": job["labels"]})
+
+    def train() -> Callable[[], Found]:
+        trainer = trainer_of(model, rows, job, job["documents"])
+        trainer.train()
+        return lambda: {**label(), "encoded": trainer.loss.encoded}
+
+    def label() -> Found:
+        emb, _ = model.embed(job["documents"], show_progress_bar=False)
+        return {"mixed": model.fitted.decide(emb).tolist()}
 
     return train
 
