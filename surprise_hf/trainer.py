@@ -110,7 +110,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
         hypothesis_template: what to embed for a label; None takes the model's.
         ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
-            labels are refined on them (`args.refine`), unless there are no more of them than of the training texts.
+            labels are refined on them (`args.refine`), unless there are no more of them than of the training texts, and
+            training goes on with those it is surest of where they agree with the examples (`args.self_training`).
             None: the training texts, without refinement.
         compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
         kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
