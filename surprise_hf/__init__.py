@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from .pipeline import SurpriseZeroShotPipeline
     from .retrieval import SurpriseIndex
     from .scoring import surprise
-    from .trainer import StopOnCrossEntropy, SurpriseTrainer
+    from .trainer import SurpriseTrainer
+    from .trainer_callbacks import StopOnCrossEntropy
     from .training_arguments import SurpriseTrainingArguments
 
 __version__ = "0.1.0"
@@ -32,7 +33,7 @@ __version__ = "0.1.0"
 # public name -> module that holds it; a lazy name is imported on first use
 _LAZY = {
     "Ensemble": "ensemble",
-    "StopOnCrossEntropy": "trainer",
+    "StopOnCrossEntropy": "trainer_callbacks",
     "SurpriseIndex": "retrieval",
     "SurpriseKMeans": "clustering",
     "SurpriseModel": "model",

@@ -23,79 +23,27 @@ from transformers import (
     EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from . import inputs
-from .ensemble import Ensemble, reservoir_order
-from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside, surest
+from . import inputs, self_training
+from .ensemble import Ensemble
+from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside
 from .fitted import FittedLabels
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
+from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, prepare, restore
 
-__all__ = ["StopOnCrossEntropy", "SurpriseTrainer", "SurpriseTrainingArguments"]
+__all__ = ["SurpriseTrainer", "SurpriseTrainingArguments"]
 
 AIMS = "aims.safetensors"  # of a checkpoint
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
-AGREED = 0.965  # of the documents: from there on self-training pays (docs/training.md)
 NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
-PER_EXAMPLE, PER_LABEL = 4, 32  # documents that join for each example, and for a label at most
-
-
-class StopOnCrossEntropy(TrainerCallback):
-    """Stops training after the first epoch whose mean cross-entropy is below a threshold, and logs that mean.
-
-    The mean is over the epoch's batches (those after a resumed checkpoint), of all processes. SurpriseTrainer adds
-    one by itself.
-
-    References: paper section 3.2, "Convergence".
-    """
-
-    def __init__(self, trainer: SurpriseTrainer, threshold: float | None = 0.3) -> None:
-        self.trainer, self.threshold = trainer, threshold
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        """Start counting."""
-        del args, state
-        self.trainer.loss.take_total()
-        return control
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> TrainerControl:
-        """Every process decides on the same sum."""
-        del args, state
-        also = control.should_log  # of the loss: logging something else here would take it as done
-        total, batches = self.trainer.accelerator.reduce(self.trainer.loss.take_total(), reduction="sum").tolist()
-        if batches:
-            mean = total / batches
-            self.trainer.log({"cross_entropy": round(mean, 4)})
-            control.should_log = also
-            if self.threshold is not None and mean < self.threshold:
-                control.should_training_stop = True
-        return control
-
-
-class _Aim(TrainerCallback):
-    """Before the first step."""
-
-    def __init__(self, trainer: SurpriseTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Model and loss are those that will be trained."""
-        self.trainer._aim()  # noqa: SLF001
 
 
 class SurpriseTrainer(SentenceTransformerTrainer):
@@ -166,7 +114,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
-        self.add_callback(_Aim(self))
+        self.add_callback(AimAtExamples(self))
         self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
@@ -417,14 +365,11 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         looked_at = model.ensemble.reservoir.to(model.fitted.queries.device)
         z = model.fitted.z(looked_at)
         parted = unit_rows(model.label_vectors(self.labels, model.hypothesis_template)).to(z.device)
-        agreement = float((z.argmax(dim=1) == (looked_at @ parted.T).argmax(dim=1)).double().mean())
-        if wanted is None and agreement < AGREED:
+        agreement = self_training.agreement(z, looked_at, parted)
+        if wanted is None and agreement < self_training.AGREED:
             return
-        per_label = min(PER_LABEL, max(1, round(PER_EXAMPLE * len(self.train_dataset) / len(self.labels))))
         texts = [text for _, part, _ in inputs.chunks(self.ensemble, 1024) for text in part]
-        order = reservoir_order(len(texts), model.ensemble.reservoir_size, model.ensemble.seed).tolist()
-        known = set(self.train_dataset[TEXT])
-        found = {text: (at, label) for at, label in surest(z, per_label) if (text := texts[order[at]]) not in known}
+        found = self_training.joining(z, model.ensemble, texts, self.train_dataset[TEXT], len(self.labels))
         rows = self._joined({text: label for text, (_, label) in found.items()})
         examples = self._examples()[1]
         embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])

@@ -21,7 +21,7 @@ DOCUMENTS = [*TEXTS, *(f"{one} noon" for one in TEXTS), " "]
 
 @pytest.fixture
 def from_any_agreement(monkeypatch) -> None:
-    monkeypatch.setattr("surprise_hf.trainer.AGREED", 0.0)
+    monkeypatch.setattr("surprise_hf.self_training.AGREED", 0.0)
 
 
 def few() -> Dataset:
@@ -36,7 +36,7 @@ def logged(trainer: SurpriseTrainer) -> list[dict[str, float]]:
 @pytest.mark.parametrize("numbers", [False, True])
 def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch, numbers, per_label):
     """As by hand: `self_training_rows`, four for each example, into a second trainer for an epoch."""
-    monkeypatch.setattr("surprise_hf.trainer.PER_LABEL", min(per_label, 32))
+    monkeypatch.setattr("surprise_hf.self_training.PER_LABEL", min(per_label, 32))
     labels = [30, 10, 20] if numbers else LABELS
     data = Dataset.from_dict({"body": FEW, "kind": [labels[LABELS.index(one)] for one in OF_FEW], "worth": [0.5] * 12})
     named = {"text_column": "body", "label_column": "kind", "weight_column": "worth"}
@@ -73,7 +73,7 @@ def test_it_goes_on_where_examples_and_documents_agree(st_path, tmp_path, monkey
     refined = FittedLabels.fit(parted, documents, weight=1, refine="auto").z(documents).argmax(dim=1)
     alike = (refined == (unit_rows(documents) @ unit_rows(parted).T).argmax(dim=1)).double().mean().item()
     for limit, goes_on in ((alike - 0.01, True), (alike + 0.01, False)):
-        monkeypatch.setattr("surprise_hf.trainer.AGREED", limit)
+        monkeypatch.setattr("surprise_hf.self_training.AGREED", limit)
         trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS})
         trainer.train()
         assert [entry["agreement"] for entry in logged(trainer)] == [pytest.approx(alike, abs=1e-4)] * goes_on

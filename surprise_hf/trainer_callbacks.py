@@ -1,0 +1,57 @@
+"""What SurpriseTrainer does between the steps: stop by the cross-entropy, aim at the examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+if TYPE_CHECKING:
+    from .trainer import SurpriseTrainer
+
+
+class StopOnCrossEntropy(TrainerCallback):
+    """Stops training after the first epoch whose mean cross-entropy is below a threshold, and logs that mean.
+
+    The mean is over the epoch's batches (those after a resumed checkpoint), of all processes. SurpriseTrainer adds
+    one by itself.
+
+    References: paper section 3.2, "Convergence".
+    """
+
+    def __init__(self, trainer: SurpriseTrainer, threshold: float | None = 0.3) -> None:
+        self.trainer, self.threshold = trainer, threshold
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Start counting."""
+        del args, state
+        self.trainer.loss.take_total()
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """Every process decides on the same sum."""
+        del args, state
+        also = control.should_log  # of the loss: logging something else here would take it as done
+        total, batches = self.trainer.accelerator.reduce(self.trainer.loss.take_total(), reduction="sum").tolist()
+        if batches:
+            mean = total / batches
+            self.trainer.log({"cross_entropy": round(mean, 4)})
+            control.should_log = also
+            if self.threshold is not None and mean < self.threshold:
+                control.should_training_stop = True
+        return control
+
+
+class AimAtExamples(TrainerCallback):
+    """Before the first step, the trainer sees where its examples lie."""
+
+    def __init__(self, trainer: SurpriseTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Model and loss are those that will be trained."""
+        self.trainer._aim()  # noqa: SLF001
