@@ -25,7 +25,8 @@ from torch import Tensor
 
 from . import _loader
 from . import _reference as ref
-from ._loader import build_info, call_of
+from ._autograd import CALLS
+from ._loader import OPS, build_info
 from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, join_halves, sigma_floor, split_halves, unit_rows
 
 __all__ = [
@@ -96,7 +97,7 @@ def _check_output(output: str) -> None:
 
 def _backend(name: str, impl: str) -> Callable[..., Any]:
     if impl == "auto":
-        return call_of(name)
+        return CALLS.get(name) or getattr(OPS, name)
     if impl == "reference":
         return getattr(ref, name)
     raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")

@@ -317,15 +317,17 @@ def shortest_way(op: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
     return call
 
 
-def register(namespace: str) -> dict[str, Callable[..., Any]]:
-    """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`; gives the ops that have gradients."""
+CALLS: dict[str, Callable[..., Any]] = {}  # the ops that have gradients, once they are registered
+
+
+def register(namespace: str) -> None:
+    """Attach fakes and gradients to the schemas of `torch.ops.<namespace>`."""
     library = torch.library
     ops = getattr(torch.ops, namespace)
 
     def focal_backward(ctx, grad, *_):
         return *_focal_gradients(ops, ctx, grad, *ctx.needs_input_grad[:2]), None, None
 
-    calls = {}
     for name, fake, rule in (
         ("cosine_surprise", _cosine_surprise_fake, Rule(_cosine_surprise_setup, _cosine_surprise_backward)),
         ("cosine_moments", _cosine_moments_fake, Rule(_cosine_moments_setup, _cosine_moments_backward)),
@@ -336,9 +338,8 @@ def register(namespace: str) -> dict[str, Callable[..., Any]]:
     ):
         library.register_fake(f"{namespace}::{name}", fake)
         library.register_autograd(f"{namespace}::{name}", rule.backward, setup_context=rule.setup)
-        calls[name] = shortest_way(getattr(ops, name).default, rule)
+        CALLS[name] = shortest_way(getattr(ops, name).default, rule)
     library.register_fake(f"{namespace}::search_topk", _search_fake)
     library.register_fake(f"{namespace}::gathered_products", _gathered_fake)
     library.register_fake(f"{namespace}::ensemble_update", _ensemble_update_fake)
     library.register_fake(f"{namespace}::weighted_focal_loss_backward", _focal_gradient_fake)
-    return calls

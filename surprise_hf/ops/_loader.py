@@ -54,7 +54,6 @@ HOW_TO_BUILD = (
 CAPABILITY = (8, 0)  # of the oldest GPU with the asynchronous copies and bfloat16 products that the kernels are made of
 
 _definitions: torch.library.Library | None = None
-_calls: dict[str, Callable[..., Any]] = {}
 _info: dict[str, str | None] = {}
 _cuda_pending = False
 
@@ -134,7 +133,7 @@ def load() -> None:
             _definitions.define(schema)
         name = schema.split("(")[0]
         _definitions.impl(name, _answer(name), "CompositeExplicitAutograd")
-    _calls.update(_autograd.register(OPS.name))
+    _autograd.register(OPS.name)
     _info.update(
         implementation="compiled" if path else "reference",
         cpu_library=path,
@@ -143,11 +142,6 @@ def load() -> None:
         cuda_reason="_C is not loaded" if path is None else "this torch has no CUDA",
         torch=torch.__version__,
     )
-
-
-def call_of(name: str) -> Callable[..., Any]:
-    """The op of that name, those with gradients by the shortest way."""
-    return _calls.get(name) or getattr(OPS, name)
 
 
 def build_info() -> dict[str, str | None]:
