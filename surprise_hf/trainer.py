@@ -19,11 +19,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import (
-    EvalPrediction,
-    PreTrainedModel,
-    PrinterCallback,
-)
+from transformers import EvalPrediction, PreTrainedModel, PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
@@ -337,14 +333,14 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         found = pseudo_label(
             self.model, self.ensemble, per_label=per_label, refine=refine, batch_size=self.args.eval_batch_size
         )
-        return self._joined(dict(zip(found[TEXT], found[LABEL], strict=True)))
+        known = set(self.train_dataset[TEXT])
+        return self._joined({row[TEXT]: row[LABEL] for row in found if row[TEXT] not in known})
 
     def _joined(self, found: dict[str, int]) -> Dataset:
-        """The examples and these texts with their labels, as rows for another trainer."""
+        """The examples and these other texts with their labels, as rows for another trainer."""
         assert self.labels is not None
         assert isinstance(self.train_dataset, Dataset)
-        known = set(self.train_dataset[TEXT])
-        added = [{TEXT: text, LABEL: [label], WEIGHT: 1.0} for text, label in found.items() if text not in known]
+        added = [{TEXT: text, LABEL: [label], WEIGHT: 1.0} for text, label in found.items()]
         columns = self.train_dataset.column_names
         rows = {name: [*self.train_dataset[name], *(row[name] for row in added)] for name in columns}
         args = self._columns
@@ -373,7 +369,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         rows = self._joined({text: label for text, (_, label) in found.items()})
         examples = self._examples()[1]
         embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])
-        self.log({"self_training": len(rows) - len(self.train_dataset), "agreement": round(agreement, 4)})
+        self.log({"self_training": len(found), "agreement": round(agreement, 4)})
         self._fit_step = None  # also where what follows is interrupted
         kind: dict[str, Any] = {"labels": self.labels, "hypothesis_template": self.template, "loss": self._focal}
         _GoingOn(model, self._columns, rows, embedded, **kind).train()
