@@ -13,7 +13,8 @@ from .ensemble import Ensemble, reservoir_order
 from .few_shot import surest
 
 AGREED = 0.965  # from this agreement on it pays
-PER_EXAMPLE, PER_LABEL = 4, 32  # documents that join for each example, and for a label at most
+ENOUGH = 8  # examples of a label, on the average: with fewer it costs several times the training before it
+PER_LABEL = 32  # documents of a label that join
 
 
 def agreement(z: Tensor, documents: Tensor, parted: Tensor) -> float:
@@ -28,18 +29,16 @@ def agreement(z: Tensor, documents: Tensor, parted: Tensor) -> float:
 
 
 def joining(
-    z: Tensor, ensemble: Ensemble, texts: Sequence[str], examples: Collection[str], labels: int
+    z: Tensor, ensemble: Ensemble, texts: Sequence[str], examples: Collection[str]
 ) -> dict[str, tuple[int, int]]:
     """The documents that join the examples: text -> (row of the ensemble's reservoir, label), none of them an example.
 
     Args:
-        z: (n, labels) floating, of the reservoir's documents.
+        z: (n, m) floating, of the reservoir's documents.
         ensemble: of all the documents, in the order of `texts`.
         texts: of the documents.
         examples: their texts.
-        labels: how many there are, at least 2.
     """
-    per_label = min(PER_LABEL, max(1, round(PER_EXAMPLE * len(examples) / labels)))
     order = reservoir_order(len(texts), ensemble.reservoir_size, ensemble.seed).tolist()
     known = set(examples)
-    return {text: (at, label) for at, label in surest(z, per_label) if (text := texts[order[at]]) not in known}
+    return {text: (at, label) for at, label in surest(z, PER_LABEL) if (text := texts[order[at]]) not in known}

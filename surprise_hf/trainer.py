@@ -365,7 +365,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         if wanted is None and agreement < self_training.AGREED:
             return
         texts = [text for _, part, _ in inputs.chunks(self.ensemble, 1024) for text in part]
-        found = self_training.joining(z, model.ensemble, texts, self.train_dataset[TEXT], len(self.labels))
+        found = self_training.joining(z, model.ensemble, texts, self.train_dataset[TEXT])
         rows = self._joined({text: label for text, (_, label) in found.items()})
         examples = self._examples()[1]
         embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])
@@ -376,18 +376,19 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         self._refit()
 
     def _may_self_train(self) -> bool:
-        """By itself only with examples of one label each and labels that are refined on documents, and where no other
-        end was asked for: a number of steps, or the checkpoint that was measured best.
+        """By itself only with enough examples, of one label each, with labels that are refined on documents, and where
+        no other end was asked for: a number of steps, or the checkpoint that was measured best.
         """
-        wanted, args, rows = self._columns.self_training, self.args, self.train_dataset
-        if self.ensemble is None or not isinstance(rows, Dataset) or len(self.labels or ()) < 2:
+        wanted, args, rows, labels = self._columns.self_training, self.args, self.train_dataset, len(self.labels or ())
+        if self.ensemble is None or not isinstance(rows, Dataset) or labels < 2:
             return False
         if wanted is not None:
             return wanted
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
         ends = args.max_steps > 0 or args.load_best_model_at_end
         again = iter(self.ensemble) is not self.ensemble  # documents can be read once more
-        return refined and not ends and again and all(len(one) < 2 for one in rows[LABEL])
+        enough = len(rows) >= self_training.ENOUGH * labels
+        return enough and refined and not ends and again and all(len(one) < 2 for one in rows[LABEL])
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,9 @@ DOCUMENTS = [*TEXTS, *(f"{one} noon" for one in TEXTS), " "]
 
 @pytest.fixture
 def from_any_agreement(monkeypatch) -> None:
+    """And with as many examples as there are."""
     monkeypatch.setattr("surprise_hf.self_training.AGREED", 0.0)
+    monkeypatch.setattr("surprise_hf.self_training.ENOUGH", len(FEW) // len(LABELS))
 
 
 def few() -> Dataset:
@@ -35,8 +37,8 @@ def logged(trainer: SurpriseTrainer) -> list[dict[str, float]]:
 @pytest.mark.parametrize("per_label", [16, 5])
 @pytest.mark.parametrize("numbers", [False, True])
 def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch, numbers, per_label):
-    """As by hand: `self_training_rows`, four for each example, into a second trainer for an epoch."""
-    monkeypatch.setattr("surprise_hf.self_training.PER_LABEL", min(per_label, 32))
+    """As by hand: `self_training_rows` into a second trainer for an epoch."""
+    monkeypatch.setattr("surprise_hf.self_training.PER_LABEL", per_label)
     labels = [30, 10, 20] if numbers else LABELS
     data = Dataset.from_dict({"body": FEW, "kind": [labels[LABELS.index(one)] for one in OF_FEW], "worth": [0.5] * 12})
     named = {"text_column": "body", "label_column": "kind", "weight_column": "worth"}
@@ -63,6 +65,7 @@ def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch,
     assert len(trainer.train_dataset) == 12
 
 
+@pytest.mark.usefixtures("from_any_agreement")
 def test_it_goes_on_where_examples_and_documents_agree(st_path, tmp_path, monkeypatch):
     """Labels that part the examples, by cosine, and refined on the documents."""
     before = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=False)
@@ -99,6 +102,16 @@ def test_where_it_stays_away(st_path, tmp_path, kind, options):
     trainer = make(st_path, tmp_path, few(), trainer=kind, **options)
     trainer.train()
     assert not logged(trainer)
+
+
+@pytest.mark.usefixtures("from_any_agreement")
+def test_it_takes_enough_examples(st_path, tmp_path, monkeypatch):
+    """So many of a label on the average, unless it is asked for."""
+    for enough, wanted, goes_on in ((4, None, True), (5, None, False), (5, True, True)):
+        monkeypatch.setattr("surprise_hf.self_training.ENOUGH", enough)
+        trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=wanted)
+        trainer.train()
+        assert bool(logged(trainer)) == goes_on
 
 
 @pytest.mark.usefixtures("from_any_agreement")

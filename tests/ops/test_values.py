@@ -383,7 +383,10 @@ def test_score_of_chosen_z_in_float32():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@everywhere([(5_000, 40, 100), (5_000, 29, 104), (5_000, 10, 96)], cuda=[(20_000, 7, 100), (20_000, 40, 100), (20_000, 300, 100)])
+@everywhere(
+    [(5_000, 40, 100), (5_000, 29, 104), (5_000, 10, 96)],
+    cuda=[(20_000, 7, 100), (20_000, 40, 100), (20_000, 300, 100)],
+)
 def test_same_bits_from_run_to_run_and_for_every_row_order(device, shape, dtype):
     keys, queries = pair(shape, dtype, device)
     first = ops.cosine_surprise(keys, queries)
