@@ -55,7 +55,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         hypothesis_template: what to embed for a label; None takes the model's.
         ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
             labels are refined on them (`args.refine`), unless there are no more of them than of the training texts, and
-            training goes on with those it is surest of where they agree with the examples (`args.self_training`).
+            training goes on with those it is surest of where that pays by what is known (`args.self_training`).
             None: the training texts, without refinement.
         compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
         kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
@@ -376,7 +376,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         self._refit()
 
     def _may_self_train(self) -> bool:
-        """By itself only with enough examples, of one label each, with labels that are refined on documents, and where
+        """By itself only with enough labels and examples, of one label each, where labels are refined on documents and
         no other end was asked for: a number of steps, or the checkpoint that was measured best.
         """
         wanted, args, rows, labels = self._columns.self_training, self.args, self.train_dataset, len(self.labels or ())
@@ -387,7 +387,7 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
         ends = args.max_steps > 0 or args.load_best_model_at_end
         again = iter(self.ensemble) is not self.ensemble  # documents can be read once more
-        enough = len(rows) >= self_training.ENOUGH * labels
+        enough = labels >= self_training.LABELS and len(rows) >= self_training.EXAMPLES * labels
         return enough and refined and not ends and again and all(len(one) < 2 for one in rows[LABEL])
 
     # --- checkpoints ---------------------------------------------------------------------------------------------

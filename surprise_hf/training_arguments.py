@@ -53,8 +53,8 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     self_training: bool | None = _option(
         None,
         "After training, go on for an epoch with the documents that the trained model is surest of; None: where there"
-        " are 8 examples of a label, and these and the documents' own groups say the same of nearly all documents"
-        " (docs/training.md).",
+        " are 10 labels with 8 examples each, and these and the documents' own groups say the same of nearly all"
+        " documents (docs/training.md).",
     )
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")

@@ -57,9 +57,9 @@ def test_train_then_classify(st_path, tmp_path, capsys, epochs):
 
 
 def test_train_goes_on_with_documents(st_path, tmp_path, capsys, monkeypatch):
-    """Self-training, where it says so: here from any agreement on, with any number of examples."""
-    monkeypatch.setattr("surprise_hf.self_training.AGREED", 0.0)
-    monkeypatch.setattr("surprise_hf.self_training.ENOUGH", 0)
+    """Self-training, where it says so: here from any agreement on, with any number of labels and examples."""
+    for limit in ("AGREED", "LABELS", "EXAMPLES"):
+        monkeypatch.setattr(f"surprise_hf.self_training.{limit}", 0)
     table = write(tmp_path / "few.csv", ROWS)
     more = [f"{text}{end}" for text, _ in ROWS for end in ("", " noon", " one")]
     archive = write(tmp_path / "archive.csv", [(text,) for text in more], ("body",))

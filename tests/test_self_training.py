@@ -21,9 +21,10 @@ DOCUMENTS = [*TEXTS, *(f"{one} noon" for one in TEXTS), " "]
 
 @pytest.fixture
 def from_any_agreement(monkeypatch) -> None:
-    """And with as many examples as there are."""
+    """And with as few labels and examples as there are."""
     monkeypatch.setattr("surprise_hf.self_training.AGREED", 0.0)
-    monkeypatch.setattr("surprise_hf.self_training.ENOUGH", len(FEW) // len(LABELS))
+    monkeypatch.setattr("surprise_hf.self_training.LABELS", 3)
+    monkeypatch.setattr("surprise_hf.self_training.EXAMPLES", 4)
 
 
 def few() -> Dataset:
@@ -105,10 +106,16 @@ def test_where_it_stays_away(st_path, tmp_path, kind, options):
 
 
 @pytest.mark.usefixtures("from_any_agreement")
-def test_it_takes_enough_examples(st_path, tmp_path, monkeypatch):
-    """So many of a label on the average, unless it is asked for."""
-    for enough, wanted, goes_on in ((4, None, True), (5, None, False), (5, True, True)):
-        monkeypatch.setattr("surprise_hf.self_training.ENOUGH", enough)
+def test_it_takes_enough_labels_and_examples(st_path, tmp_path, monkeypatch):
+    """Three with four each, on the average, are there: unless it is asked for."""
+    for labels, examples, wanted, goes_on in (
+        (3, 4, None, True),
+        (4, 4, None, False),
+        (3, 5, None, False),
+        (4, 5, True, True),
+    ):
+        monkeypatch.setattr("surprise_hf.self_training.LABELS", labels)
+        monkeypatch.setattr("surprise_hf.self_training.EXAMPLES", examples)
         trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=wanted)
         trainer.train()
         assert bool(logged(trainer)) == goes_on
