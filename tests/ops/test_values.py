@@ -405,6 +405,18 @@ def test_same_bits_from_run_to_run_and_for_every_row_order(device, shape, dtype)
         assert torch.equal(ops.surprise_from_moments(keys[order], queries, mean, std), scores[order])
 
 
+@devices
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("m", [2, 6, 7, 9, 10, 20, 29, 47, 77])
+def test_equal_queries_tie(m, dtype, device):
+    """To the last bit, wherever they stand: the best are then the first ones."""
+    keys, queries = rows(90, 104, dtype, 1, device), rows(1, 104, dtype, 2, device).repeat(m, 1)
+    scores, mean, std = ops.cosine_surprise(keys, queries)
+    assert torch.equal(scores, scores[:, :1].expand_as(scores))
+    _, indices = ops.surprise_topk(keys, queries, mean, std, 2)
+    assert torch.equal(indices.cpu(), torch.tensor([0, 1]).expand(90, 2))
+
+
 @pytest.mark.parametrize(("m", "d"), [(9_000, 512), (20_000, 4)])
 def test_more_queries_than_fit_in_one_packed_block(m, d):
     keys, queries = rows(50, d, torch.float32, 1), rows(m, d, torch.float32, 2)
