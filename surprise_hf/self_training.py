@@ -13,7 +13,7 @@ from .ensemble import Ensemble, reservoir_order
 from .few_shot import surest
 
 AGREED = 0.965  # from this agreement on it pays
-LABELS = 10  # of so many: of two or four, examples and documents agree on what is wrong, too
+LABELS = 10  # so many at least: of two or four, examples and documents agree on what is wrong, too
 EXAMPLES = 8  # of a label, on the average: with fewer it costs several times the training before it
 PER_LABEL = 32  # documents of a label that join
 

@@ -6,8 +6,7 @@ import torch
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 # (n, m, d): no row, no query, one of each, widths around every vector length, rows of whole pages, panels with and
-# without a tail or with a few queries after the panels, several blocks of rows, more than one chunk of columns, more
-# queries than a sweep takes at once
+# without a tail, several blocks of rows, more than one chunk of columns, more queries than a sweep takes at once
 SHAPES = [
     (0, 3, 8),
     (5, 0, 8),
