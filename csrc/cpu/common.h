@@ -94,18 +94,24 @@ inline Parts parts_of(int64_t rows, int64_t work_per_row) {
   return {rows, std::min({kMaxParts, by_work, std::max<int64_t>(1, (rows + Parts::kGroup - 1) / Parts::kGroup)})};
 }
 
-// A thread takes the parts of its own range, which follow each other in memory, and then those that others have not
-// come to: where another program has one of the cores for a while, nobody waits for it.
+// Calls f(i) for all i < count. A thread takes the i of its own range, which are neighbours in memory and its own again
+// in the next call, and then those that others have not come to: where another program has one of the cores for a
+// while, nobody waits for it. `grain` is the fewest i worth a thread.
 template <class F>
-void for_parts(const Parts& parts, const F& f) {
-  if (parts.count == 1) return f(0, 0, parts.rows);
-  std::vector<std::atomic<bool>> taken(parts.count);
-  torch::stable::parallel_for(0, parts.count, 1, [&](int64_t begin, int64_t) {
-    for (int64_t k = 0; k < parts.count; ++k) {
-      const int64_t i = (begin + k) % parts.count;
-      if (!taken[i].exchange(true)) f(i, parts.begin(i), parts.begin(i + 1));
+void share_out(int64_t count, int64_t grain, const F& f) {
+  if (count == 1) return f(0);
+  std::vector<std::atomic<bool>> taken(count);
+  torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t) {
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t i = (begin + k) % count;
+      if (!taken[i].exchange(true)) f(i);
     }
   });
+}
+
+template <class F>
+void for_parts(const Parts& parts, const F& f) {
+  share_out(parts.count, 1, [&](int64_t i) { f(i, parts.begin(i), parts.begin(i + 1)); });
 }
 
 // Asks for all pages of a result about to be written: a fault for each 4 KiB costs more than what is written there.

@@ -6,7 +6,6 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -173,23 +172,6 @@ std::vector<std::pair<int64_t, int64_t>> pairs_of(int64_t n) {
   return pairs;
 }
 
-// Calls f(i) for all i < count. A thread takes half of its share of what is left, and then again: runs of neighbours,
-// whose panels and lines of the matrix it does not share with the others, and hardly a wait at the end for a thread
-// that had less of its core. `grain` is the fewest i worth a thread.
-template <class F>
-void share_out(int64_t count, int64_t grain, const F& f) {
-  const int64_t shares = 2 * static_cast<int64_t>(torch::stable::get_num_threads());
-  std::atomic<int64_t> next{0};
-  torch::stable::parallel_for(0, count, grain, [&](int64_t, int64_t) {
-    for (int64_t i = next; i < count;) {
-      const int64_t end = i + std::max<int64_t>(1, (count - i) / shares);
-      if (!next.compare_exchange_weak(i, end)) continue;
-      for (; i < end; ++i) f(i);
-      i = next;
-    }
-  });
-}
-
 // Merges the rows into (count, mean, scatter) a block at a time (Chan, Golub and LeVeque): a block is centred by its
 // own mean while it is in the cache, so its float32 products lose nothing to the size of the mean.
 template <class T>
@@ -202,9 +184,8 @@ void update_pass(const Rows& batch, double& count, double* mean, double* scatter
   std::vector<double> center(panels * width), delta(d);
   for (int64_t first = 0; first < batch.n; first += block) {
     const int64_t length = std::min(block, batch.n - first);
-    const Parts parts = parts_of(length, d * 16);
-    share_out(parts.count, 1, [&](int64_t i) {
-      k.unit_rows(batch, first + parts.begin(i), first + parts.begin(i + 1), first, staged.get(), size);
+    for_parts(parts_of(length, d * 16), [&](int64_t, int64_t begin, int64_t end) {
+      k.unit_rows(batch, first + begin, first + end, first, staged.get(), size);
     });
     share_out(panels, 1,
               [&](int64_t p) { k.centre(staged.get() + p * size, block, length, center.data() + p * width); });
