@@ -248,7 +248,16 @@ class Float32Attention(TorchFunctionMode):
         """Every function of torch comes through here."""
         del types
         kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention or args[0].dtype != torch.bfloat16:
+        if func is not scaled_dot_product_attention:
             return func(*args, **kwargs)
-        with torch.autocast(args[0].device.type, enabled=False):
-            return func(*(x.float() for x in args[:3]), *args[3:], **kwargs).to(args[0].dtype)
+        query = args[0] if args else kwargs["query"]
+        if query.dtype != torch.bfloat16:
+            return func(*args, **kwargs)
+        with torch.autocast(query.device.type, enabled=False):
+            wide = {name: _in_float32(x) for name, x in kwargs.items()}
+            return func(*map(_in_float32, args), **wide).to(query.dtype)
+
+
+def _in_float32(x: Any) -> Any:
+    """A tensor of numbers in float32; a mask of bools, and what is no tensor, as it is."""
+    return x.float() if isinstance(x, Tensor) and x.is_floating_point() else x
