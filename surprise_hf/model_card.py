@@ -82,7 +82,8 @@ def license_of(card: str) -> str | None:
 
 def training_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Of all arguments of a training run, those that a reader of the card wants, where they are set."""
-    return {name: arguments[name] for name in TRAINING if arguments.get(name) not in (None, False, -1)}
+    found = {name: arguments.get(name) for name in TRAINING}
+    return {name: x for name, x in found.items() if x is not None and x is not False and x != -1}  # 0 is a value
 
 
 def record_results(report: dict[str, Any], dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:

@@ -233,6 +233,8 @@ def test_without_an_ensemble_the_limits_say_what_that_means(st_path):
 def test_training_arguments():
     given = {"learning_rate": 1e-4, "seed": 3, "bf16": False, "max_steps": -1, "output_dir": "/home/me", "refine": None}
     assert model_card.training_arguments(given) == {"learning_rate": 1e-4, "seed": 3}
+    zeros = {"seed": 0, "gamma": 0.0, "epsilon": 0, "surprise_weight": 0.0, "weight_decay": 0.0, "refine": 0}
+    assert model_card.training_arguments({**zeros, "fp16": False}) == zeros
 
 
 def test_training_and_evaluation_are_told(st_path, tmp_path):
