@@ -85,10 +85,10 @@ def text_of(row: Any, index: int) -> str | None:
     """
     if isinstance(row, dict) and len(row) == 1:
         (row,) = row.values()
-    if type(row) is str or row is None:
-        return row
-    if isinstance(row, str):  # numpy.str_ and other subclasses
-        return str(row)
+    if row is None:
+        return None
+    if isinstance(row, str):
+        return own(row)
     if (isinstance(row, numbers.Real) and row != row) or type(row).__name__ in ("NAType", "NaTType"):
         return None
     hint = ""
@@ -97,6 +97,11 @@ def text_of(row: Any, index: int) -> str | None:
     elif isinstance(row, bytes):
         hint = "; decode bytes first"
     raise ValueError(f"document {index} must be a string, got {type(row).__name__}{hint}")
+
+
+def own(text: str) -> str:
+    """A string of a subclass (numpy.str_, an Enum of strings) as a plain one; `str` would name the Enum's member."""
+    return str.__str__(text)
 
 
 def is_blank(text: str | None) -> bool:
@@ -143,7 +148,7 @@ def as_labels(labels: Any) -> list[Label]:
     elif isinstance(labels, str):
         labels = [label for label in labels.split(",") if label.strip()]
     elif isinstance(labels, (set, frozenset)):
-        labels = sorted(labels, key=str)
+        labels = sorted(labels, key=lambda label: own(label) if isinstance(label, str) else str(label))
     elif isinstance(labels, bytes) or not isinstance(labels, Iterable):
         raise ValueError(
             f"candidate_labels must be a list of labels or one comma-separated string, got {type(labels).__name__}"
@@ -176,7 +181,7 @@ def _as_label(label: Any, index: int) -> Label:
         raise ValueError(f"candidate_labels[{index}] must be a string or an integer, got {type(label).__name__}")
     if not label.strip():
         raise ValueError(f"candidate_labels[{index}] is blank")
-    return label if isinstance(label, Described) else str(label).strip()
+    return label if isinstance(label, Described) else own(label).strip()
 
 
 def _described(label: Label, text: Any) -> Label:
@@ -281,7 +286,7 @@ def plain_ids(ids: Any) -> list[int | str]:
     for number, i in enumerate(ids):
         if isinstance(i, bool) or not isinstance(i, (str, numbers.Integral)):
             raise ValueError(f"ids[{number}] must be an int or a str, got {type(i).__name__}")
-        out.append(str(i) if isinstance(i, str) else int(i))
+        out.append(own(i) if isinstance(i, str) else int(i))
     return out
 
 

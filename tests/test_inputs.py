@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -12,6 +14,13 @@ from transformers.pipelines.pt_utils import KeyDataset
 from surprise_hf import inputs
 
 TEXTS = ["a", "b", "c"]
+
+
+class Topic(str, Enum):
+    """Of which `str` gives the member's name."""
+
+    SPORT = " x "
+    MONEY = "y"
 
 
 class Endless(torch.utils.data.Dataset):
@@ -38,6 +47,7 @@ CONTAINERS = {
     "index": (pd.Index(TEXTS), False),
     "array of str": (np.array(TEXTS), False),
     "array of objects": (np.array(TEXTS, dtype=object), False),
+    "enum": ([Enum("Text", {"A": "a"}, type=str).A, np.str_("b"), "c"], False),
     "dict values": ({1: "a", 2: "b", 3: "c"}.values(), False),
     "column": (TABLE["text"], False),
     "dataset of one column": (TABLE.select_columns("text"), False),
@@ -129,6 +139,9 @@ def test_a_wrong_type_names_the_row(row, message):
         (torch.tensor([3, 1]), [3, 1]),
         (np.array("x, y"), ["x", "y"]),
         (datasets.ClassLabel(names=["x", "y"]), ["x", "y"]),
+        (list(Topic), ["x", "y"]),
+        (set(Topic), ["x", "y"]),
+        ({Topic.MONEY: 1}, ["y"]),
         (["a, b", "c"], ["a, b", "c"]),
         (["a {} b", "{0}", "}{"], ["a {} b", "{0}", "}{"]),
     ],
@@ -137,6 +150,12 @@ def test_labels(labels, expected):
     found = inputs.as_labels(labels)
     assert found == expected
     assert {type(label) for label in found} <= {str, int}
+
+
+def test_ids_are_plain():
+    found = inputs.plain_ids([Topic.MONEY, np.str_("b"), np.int64(3), "c"])
+    assert found == ["y", "b", 3, "c"]
+    assert [type(one) for one in found] == [str, str, int, str]
 
 
 @pytest.mark.parametrize(
