@@ -39,10 +39,11 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
 
     Args:
         column: for each row a label name, a number, a list of these, or None, "", [] or -1 for no label. A list of
-            floats of the label set's length marks the labels with 1.0.
+            floats or bools of the label set's length marks the labels with 1.0 or True. Arrays and tensors count as
+            lists.
         labels: the label set, as for `inputs.as_labels`; numbers in the column are then positions in it (or the
-            labels themselves, if these are numbers). None takes the names of `feature`, or the labels that occur,
-            sorted.
+            labels themselves, if one of these is a number or the text of one: 7 is the label "7"). None takes the
+            names of `feature`, or the labels that occur, sorted.
         feature: of the column in a `datasets.Dataset`; a ClassLabel, or a list of them, names the numbers. Where
             `labels` has other names, it renames them one by one.
 
@@ -50,16 +51,20 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         m labels, some of which may occur in no row, and n ascending lists of positions.
 
     Raises:
-        ValueError: a label that is not in the set, or of another type; the message names the row. One string.
+        ValueError: a label that is not in the set, or of another type; the message names the row. A list of integers
+            0 and 1 of which one repeats: marks, most likely, though integers count the labels. One string.
     """
     if isinstance(column, (str, bytes)):
         raise ValueError(f"labels must be a list with one label (or list) for each text, got {column!r}")
-    rows = [_as_list(value, row) for row, value in enumerate(column)]
+    rows = [_as_list(inputs.plain(value), row) for row, value in enumerate(inputs.plain(column))]
     given = class_label(feature)
     labels = given if labels is None else labels
     if labels is None:
         if any(isinstance(value, float) for values in rows for value in values):
-            raise ValueError("the labels are floats, which mark labels by position: pass the label set as labels=[...]")
+            raise ValueError(
+                "the labels are lists of floats or bools, which mark labels by position: pass the label set as"
+                " labels=[...]"
+            )
         found = {value for values in rows for value in values}
         if not found:
             raise ValueError("no row has a label: pass the label set as labels=[...] (--labels on the command line)")
@@ -68,9 +73,12 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         labels = sorted(found)
     names = inputs.as_labels(labels)
     place: dict[Any, int] = {name: at for at, name in enumerate(names)}
+    numerals = [name for name in names if isinstance(name, int) or (given is None and _is_numeral(name))]
     if given is not None and set(given.names) <= set(names):
         place.update({at: place[name] for at, name in enumerate(given.names)})
-    elif all(isinstance(name, str) for name in names):
+    elif numerals:  # "1" rather than "01"
+        place.update({int(name): place[name] for name in sorted(numerals, key=lambda one: -len(str(one)))})
+    else:
         place.update({at: at for at in range(len(names))})
     return names, [_positions(values, row, place, len(names)) for row, values in enumerate(rows)]
 
@@ -82,16 +90,35 @@ def class_label(feature: Any) -> Any:
     return feature
 
 
+def as_class_label(labels: Sequence[Label]) -> Any:
+    """The ClassLabel of these labels, which in memory keeps their descriptions; files have the names alone."""
+    import yaml
+    from datasets import ClassLabel
+
+    yaml.add_representer(inputs.Described, yaml.Dumper.represent_str)  # for the card of a dataset that is pushed
+    return ClassLabel(names=[label if isinstance(label, str) else str(label) for label in labels])
+
+
+def _is_numeral(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
+
+
 def _as_list(value: Any, row: int) -> list[Any]:
-    """One cell as a list of stripped names, ints and floats."""
+    """One cell as a list of stripped names and ints, or of floats, which are marks."""
     if value is None or (isinstance(value, numbers.Real) and value != value):
         return []
     if isinstance(value, (str, numbers.Real)):
         values = [value]
     elif isinstance(value, Iterable) and not isinstance(value, (bytes, dict)):
-        values = list(value)
-        if values and all(isinstance(one, numbers.Real) and not isinstance(one, numbers.Integral) for one in values):
-            return [float(one) for one in values]
+        values = [inputs.plain(one) for one in value]
+        for mark in (bool, float):
+            if values and all(isinstance(one, mark) for one in values):
+                return [float(one) for one in values]
+        if all(isinstance(one, numbers.Real) and one in (0, 1) for one in values) and len(set(values)) < len(values):
+            raise ValueError(
+                f"the label of row {row} is {values}: integers count the labels, and one is there twice; to mark the"
+                " labels that it has, give floats or bools, such as [1.0, 0.0, 1.0]"
+            )
     else:
         raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")
     return [_as_label(one, row) for one in values if not _is_none(one)]
@@ -99,7 +126,7 @@ def _as_list(value: Any, row: int) -> list[Any]:
 
 def _as_label(value: Any, row: int) -> Label:
     if isinstance(value, str):
-        return str(value).strip()
+        return inputs.own(value).strip()
     if isinstance(value, numbers.Real) and float(value).is_integer():
         return int(float(value))
     raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")
@@ -308,7 +335,7 @@ def fit_labels(
         positive = as_matrix([targets[at] for at in kept], len(names))
         vectors = part_labels(model.name_vectors(names, template), examples, positive, centre)
         return model.set_labels(names, template, vectors=vectors, **options)
-    except Exception:
+    except BaseException:  # an interruption too
         model.ensemble, model.fitted = before
         raise
 
@@ -357,12 +384,13 @@ def pseudo_label(
 
     Returns:
         a `datasets.Dataset` with the columns "text" and "label" (a ClassLabel over all labels), surest first within
-        a label: `SurpriseTrainer(model, train_dataset=...)` takes it as it is.
+        a label: `SurpriseTrainer(model, train_dataset=...)` takes it as it is, descriptions of the labels too. Files
+        hold names alone: give `labels` again to a trainer on what was read from one.
 
     Raises:
         ValueError: no document with text, fewer than two labels, or no labels at all.
     """
-    from datasets import ClassLabel, Dataset, Features, Value
+    from datasets import Dataset, Features, Value
 
     if labels is None and model.candidate_labels is None:
         raise ValueError("no labels: pass labels=[...], or store some with model.set_labels([...])")
@@ -379,7 +407,7 @@ def pseudo_label(
     vectors = model.label_vectors(names, inputs.check_template(template)).to(emb.device)
     z = FittedLabels.fit(vectors, emb, weight=1, refine=refine).z(emb)
     found = surest(z, per_label)
-    features = Features({"text": Value("string"), "label": ClassLabel(names=[str(name) for name in names])})
+    features = Features({"text": Value("string"), "label": as_class_label(names)})
     return Dataset.from_dict({"text": [documents[i] for i, _ in found], "label": [at for _, at in found]}, features)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, List, Value
+import yaml
+from datasets import ClassLabel, Dataset, DatasetInfo, Features, List, Value
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from transformers import pipeline
@@ -19,6 +22,13 @@ from surprise_hf.ops import unit_rows
 GROUPS = ("sport ball game", "bank money market", "rain snow wind")
 DOCUMENTS = [f"{words} {more}" for words in GROUPS for more in ("one", "two", "red")]
 LABELS = ["sport", "money", "weather"]
+
+
+class Topic(str, Enum):
+    """Of which `str` gives the member's name."""
+
+    SPORT = "y"
+    MONEY = "x "
 
 
 def load(path) -> SurpriseModel:
@@ -44,6 +54,27 @@ def load(path) -> SurpriseModel:
         (pd.Series(["b", "a"]), None, ["a", "b"], [[1], [0]]),
         (np.array([1, 0]), {"x": "described", "y": "too"}, ["x", "y"], [[1], [0]]),
         ([1.0, 0.0], ["x", "y"], ["x", "y"], [[1], [0]]),  # pandas makes floats of integers with gaps
+        (list(Topic), None, ["x", "y"], [[1], [0]]),
+        # marks
+        ([[False, True, False], [True, False, True]], ["x", "y", "z"], ["x", "y", "z"], [[1], [0, 2]]),
+        ([[False, True], [True, True]], ["x", "y"], ["x", "y"], [[1], [0, 1]]),
+        (np.array([[0, 1], [1, 1]], dtype=bool), ["x", "y"], ["x", "y"], [[1], [0, 1]]),
+        ([np.array([False, True]), [np.True_, np.True_]], ["x", "y"], ["x", "y"], [[1], [0, 1]]),
+        (torch.tensor([[0.0, 1.0], [1.0, 1.0]]), ["x", "y"], ["x", "y"], [[1], [0, 1]]),
+        ([torch.tensor([False, True]), torch.tensor([1.0, 1.0])], ["x", "y"], ["x", "y"], [[1], [0, 1]]),
+        # positions
+        (torch.tensor([1, 0]), ["x", "y"], ["x", "y"], [[1], [0]]),
+        ([torch.tensor(1), torch.tensor([1, 0]), [torch.tensor(0)]], ["x", "y"], ["x", "y"], [[1], [0, 1], [0]]),
+        ([np.array([2, 0]), np.array(1)], ["x", "y", "z"], ["x", "y", "z"], [[0, 2], [1]]),
+        # a number that is a name is that name
+        ([0, 1], ["1", "0"], ["1", "0"], [[1], [0]]),
+        ([1, 2.0], ["1", "2"], ["1", "2"], [[0], [1]]),
+        ([[5, 1], "3"], ["1", "3", "5"], ["1", "3", "5"], [[0, 2], [1]]),
+        ([2, 1], ["none", "1", "2"], ["none", "1", "2"], [[2], [1]]),
+        ([-3, 3], ["3", "-3"], ["3", "-3"], [[1], [0]]),
+        ([1, 2], ["01", "02"], ["01", "02"], [[0], [1]]),  # as pandas reads them
+        ([1, "01"], ["01", "1"], ["01", "1"], [[1], [0]]),
+        ([1, 0], {"1": "bad", "0": "good"}, ["1", "0"], [[0], [1]]),
     ],
 )
 def test_label_columns(column, labels, names, rows):
@@ -61,6 +92,9 @@ def test_class_label_features():
     assert read_targets([2, 0], more, ClassLabel(names=names)) == (more, [[0], [2]])
     other = ["eks", "why", "zed"]  # other names: one by one
     assert read_targets([2, 0], other, ClassLabel(names=names)) == (other, [[2], [0]])
+    numerals = ["2", "1", "0"]  # the numbers of the column are those of its ClassLabel all the same
+    assert read_targets([2, 0], numerals, ClassLabel(names=names)) == (numerals, [[2], [0]])
+    assert read_targets([2, 0], None, ClassLabel(names=numerals)) == (numerals, [[2], [0]])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +107,16 @@ def test_class_label_features():
         (["a", 1], None, "mixes names and numbers"),
         ([None, ""], None, "no row has a label"),
         ([[1.0, 0.0]], ["a", "b", "c"], "row 0 marks 2 labels, but there are 3"),
-        ([[1.0, 0.0]], None, "floats, which mark labels by position"),
+        ([[1.0, 0.0]], None, "mark labels by position"),
+        ([[True, False]], None, "mark labels by position"),
+        ([["a"], [True, False]], ["a", "b", "c"], "row 1 marks 2 labels, but there are 3"),
+        ([[2], [1, 0, 1]], ["a", "b", "c"], r"row 1 is \[1, 0, 1\].*give floats or bools"),
+        ([[0, 0, 0]], ["a", "b", "c"], "give floats or bools"),
+        ([[0, 1], [1, 1]], ["a", "b"], "row 1 .*give floats or bools"),
+        (np.array([[0, 1, 0]]), None, "give floats or bools"),
+        (torch.tensor([[0, 1, 0]]), [0, 1, 2], "give floats or bools"),
+        ([0], ["1", "2"], "row 0 has the label 0"),
+        ([1, 3], ["1", "x", "y", "z"], "row 1 has the label 3"),
     ],
 )
 def test_wrong_labels_are_named(column, labels, words):
@@ -300,6 +343,22 @@ def test_what_is_refused_changes_nothing(st_path, texts, labels, options):
     assert not torch.equal(model.name_vectors(labels_before, model.hypothesis_template), given)
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_changes_nothing(st_path, monkeypatch, stop):
+    model = load(st_path).fit_ensemble(DOCUMENTS).set_labels(LABELS, weight=1)
+    before = model.ensemble, model.fitted
+
+    def stopped(*_):
+        raise stop
+
+    monkeypatch.setattr("surprise_hf.few_shot.part_labels", stopped)
+    with pytest.raises(stop):
+        fit_labels(model, GROUPS, LABELS, documents=DOCUMENTS[:3])
+    assert model.ensemble is before[0]
+    assert model.fitted is before[1]
+    assert model.candidate_labels == LABELS
+
+
 def test_pseudo_labels_are_the_surest(st_path):
     model = load(st_path)
     documents = [*DOCUMENTS, " ", None, DOCUMENTS[0]]
@@ -313,6 +372,17 @@ def test_pseudo_labels_are_the_surest(st_path):
     for label in range(3):
         mine = sorted((row for row in range(9) if best[row] == label), key=lambda row: -gap[row])[:2]
         assert [row["text"] for row in rows if row["label"] == label] == [DOCUMENTS[row] for row in mine]
+
+
+def test_pseudo_labels_keep_their_descriptions(st_path):
+    """In memory, by whatever way the rows go; for a file the names are names."""
+    described = {"sport": "a ball game", "money": "a bank", "weather": "rain or snow"}
+    rows = pseudo_label(load(st_path), DOCUMENTS, described, per_label=2)
+    for table in (rows, rows.shuffle(seed=0), rows.filter(lambda row: row["text"]), rows.train_test_split(0.5)["test"]):
+        names, _ = read_targets(table["label"], None, table.features["label"])
+        assert [(str(name), name.text) for name in names] == list(described.items())
+    info = yaml.safe_load(yaml.dump(DatasetInfo(features=rows.features)._to_yaml_dict()))
+    assert info["features"][1]["dtype"]["class_label"]["names"] == dict(zip("012", described, strict=True))
 
 
 def test_pseudo_label_errors(st_path):
