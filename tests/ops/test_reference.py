@@ -255,3 +255,55 @@ def test_an_ensemble_batch_by_batch(exact, normalize):
     psi = x @ (unit(queries) if normalize else queries.numpy()).T
     np.testing.assert_allclose(found[0].numpy(), psi.mean(axis=0), rtol=0, atol=10 * accuracy)
     np.testing.assert_allclose(found[1].numpy(), psi.var(axis=0), rtol=0, atol=10 * accuracy)
+
+
+# --- the weighted focal loss: its gradient as written out for devices without a kernel --------------------------------
+
+
+def focal_batch(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+    """Documents with one label, several, all and none, of both signs of cosine; weights."""
+    keys, queries = rows(6, 4, dtype=dtype), rows(3, 4, seed=1, dtype=dtype)
+    keys[1] = -keys[1]
+    positive = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 0, 1]], dtype=torch.bool)
+    return keys, queries, positive, torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0, 0.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("probability", ref.PROBABILITIES)
+def test_focal_gradient_is_the_definitions(probability, gamma, balanced):
+    keys, queries, positive, weight = focal_batch()
+    options = {"gamma": gamma, "epsilon": 0.1, "probability": probability, "delta": 1e-3, "balanced": balanced}
+    left, right = keys.clone().requires_grad_(), queries.clone().requires_grad_()
+    loss, entropy = ref.focal_loss(left, right, positive, weight, **options)
+    want = torch.autograd.grad(2.5 * loss, (left, right))
+    found_loss, found_entropy, slope = ref.weighted_focal_loss(keys, queries, positive, weight, **options)
+    torch.testing.assert_close((found_loss, found_entropy), (loss.detach(), entropy), rtol=1e-14, atol=0)
+    grad = torch.tensor(2.5, dtype=torch.float64)
+    found = ref.weighted_focal_loss_backward(grad, keys, queries, slope)
+    torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-14)
+    keys_only = ref.weighted_focal_loss_backward(grad, keys, queries, slope, need_queries=False)
+    queries_only = ref.weighted_focal_loss_backward(grad, keys, queries, slope, need_keys=False)
+    assert torch.equal(keys_only[0], found[0])
+    assert torch.equal(queries_only[1], found[1])
+    assert keys_only[1].shape == queries_only[0].shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("probability", "cos", "signs"),
+    [
+        ("relu", -1.0, [0, 0]),  # on the flat side of ReLU nothing moves
+        ("relu", 1.0, [-1, 1]),  # p = 1, where the wrong pair's logarithm has no value: it is pushed away all the same
+        ("softplus", 1.0, [-1, 1]),
+        ("softplus", -0.25, [-1, -1]),  # p = 0.0003: a wrong pair is drawn, too, to its target of 0.05
+    ],
+)
+def test_focal_slopes_at_the_edges(dtype, gamma, probability, cos, signs):
+    keys = torch.tensor([[cos, math.sqrt(1 - cos * cos)]], dtype=torch.float64).to(dtype)
+    queries = torch.tensor([[2.0, 0.0], [2.0, 0.0]], dtype=torch.float64).to(dtype)
+    positive = torch.tensor([[True, False]])
+    _, _, slope = ref.weighted_focal_loss(keys, queries, positive, gamma=gamma, probability=probability)
+    assert slope.isfinite().all()
+    assert slope.sign().tolist() == [signs]
