@@ -142,7 +142,7 @@ class SurpriseZeroShotEvaluator(Evaluator):
         random_state: int | None = None,
     ) -> dict[str, Any]:
         """Documents are drawn by number: SciPy can't resample a pipeline's outputs themselves. Percentile intervals."""
-        from .model import progress_wanted  # and with it sentence-transformers
+        from .encoding import progress_wanted  # and with it sentence-transformers
 
         count = len(metric_inputs["predictions"])
         generator = np.random.default_rng(random_state)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -455,11 +457,37 @@ def check_options(estimator: str, similarity: str, anchor: int, refine: int | st
             raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
     if anchor == 0 and similarity != "cosine":
         raise ValueError(f"anchor=0 is the paper's form for the cosine; {similarity} is anchored at its extremes")
-    if refine != "auto" and (isinstance(refine, bool) or not isinstance(refine, int) or refine < 0):
+    if refine != "auto" and not (inputs.as_number(refine) >= 0 and isinstance(refine, SupportsIndex)):
         raise ValueError(f"refine must be 'auto' or a number of rounds, 0 or more, got {refine!r}")
     for name in [name for name, asked in (("refine", refine), ("estimator='tail'", estimator == "tail")) if asked]:
         if similarity != "cosine":
             raise ValueError(f"{name} works on the cosine, not on {similarity}")
+
+
+OPTIONS = ("weight", "n_cross", "estimator", "refine")  # of `fit`, that a model stores with its labels
+
+
+def plain_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options (`OPTIONS`) checked before there are labels to fit, as plain Python, which JSON holds; without None.
+
+    Raises:
+        TypeError: an option of another name.
+        ValueError: a value that does not fit.
+    """
+    unknown = sorted(set(given) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(unknown)}; known are {', '.join(OPTIONS)}")
+    found = {name: value for name, value in given.items() if value is not None}
+    check_options(found.get("estimator", "gaussian"), "cosine", -1, found.get("refine", 0))
+    crossover_weight(1, found.get("weight"))
+    crossover_weight(1, None, found.get("n_cross", 1000))
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:

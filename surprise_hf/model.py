@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,18 +11,19 @@ from typing import Any, ClassVar
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
-from transformers.utils import logging as transformers_logging
 
 from . import inputs, windows
+from .contexts import check_context
+from .encoding import PROBE, progress_wanted
 from .ensemble import Ensemble, check_rows
-from .fitted import FittedLabels
+from .fitted import FittedLabels, plain_options
 from .inputs import BATCH_SIZE, Label
-from .model_files import PROBE, ModelFiles, in_subfolder
+from .model_files import ModelFiles, in_subfolder, label_keys, label_pairs
 from .ops import unit_rows
 
 __all__ = ["SurpriseModel"]
 
-SURROGATE = re.compile("[\ud800-\udfff]")
+PROMPT = "surprise-zero-shot"  # the name of a prompt given as a text
 CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
 
 _ENCODER_ARGUMENTS = (
@@ -59,7 +57,8 @@ class SurpriseModel(ModelFiles):
         ensemble: documents that labels are compared with, or None. Set it with `fit_ensemble` or `set_ensemble`.
         candidate_labels: labels stored with the model, or None. Set them with `set_labels`.
         hypothesis_template: the text that a label is put into, or several, whose embeddings are averaged.
-        fitted: the stored labels frozen against the ensemble, or None while either is missing.
+        fitted: the stored labels frozen against the ensemble, or None while either is missing. Made anew where
+            documents were added to the ensemble in place.
         fit_options: the scoring options that `fitted` was made with.
         encoder_name: Hub id of the encoder where known.
         report: what the model card tells beside: training arguments and evaluation results (`record_results`).
@@ -76,13 +75,13 @@ class SurpriseModel(ModelFiles):
     """
 
     input_modalities = ("text",)  # Pipeline.__repr__ asks for it, and for can_generate
-    _load_error: ClassVar[tuple[str, Exception] | None] = None
+    _load_error: ClassVar[tuple[str, str] | None] = None
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
         super().__init__(model_name_or_path, **kwargs)
-        self._full: list[str] | None = None
-        self._lock = _Lock()
         self._label_vectors: tuple[Any, Tensor] | None = None
+        self._last_fit: tuple[Tensor, Ensemble, Any, FittedLabels] | None = None
+        self._warned = False
         self.eval()
         if model_name_or_path:
             names = ("token", "cache_folder", "revision", "local_files_only")
@@ -153,8 +152,9 @@ class SurpriseModel(ModelFiles):
             name, told = os.fspath(name_or_path), error
             if type(error) is OSError and name not in str(error):  # "couldn't connect": to load what, it doesn't say
                 told = OSError(f"{name}: {error}")
-            # transformers.pipeline swallows it and goes on with a bare BertModel: the pipeline will look here
-            SurpriseModel._load_error = name, told
+            # transformers.pipeline swallows it and goes on with a bare BertModel: the pipeline will look here.
+            # Its words alone: by way of the traceback the error would keep the encoder alive
+            SurpriseModel._load_error = name, str(told)
             if told is error:
                 raise
             raise told from error
@@ -192,115 +192,76 @@ class SurpriseModel(ModelFiles):
         """Placement by accelerate, of the transformers model inside; AttributeError where there is none, as there."""
         return self.transformers_model.hf_device_map  # type: ignore[union-attr, return-value]
 
-    # --- embedding -----------------------------------------------------------------------------------------------
+    # --- texts and labels to vectors -----------------------------------------------------------------------------
 
-    @property
-    def _default_prompt(self) -> str:
-        return (self.prompts.get(self.default_prompt_name) or "") if self.default_prompt_name else ""
-
-    @property
-    def dim(self) -> int:
-        """d, the length of an embedding."""
-        dim = self.get_embedding_dimension()
-        return int(dim) if dim is not None else self._encode([PROBE]).shape[1]
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """As `SentenceTransformer.preprocess`; notes which texts fill the whole window, to count those cut off."""
-        features = super().preprocess(inputs, prompt=prompt, **kwargs)
-        mask, limit = features.get("attention_mask"), self.max_seq_length
-        if self._full is not None and limit and mask is not None and mask.dim() == 2 and mask.shape[1] >= limit:
-            full = (mask.sum(dim=1) >= limit).tolist()
-            self._full += [text for text, is_full in zip(inputs, full, strict=True) if is_full]
-        return features
-
-    def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        batch_size: int = BATCH_SIZE,
-        show_progress_bar: bool | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> tuple[Tensor, int]:
-        """`encode` as a tensor, checked.
+    def read_with(
+        self, prompt: str | None = None, prompt_name: str | None = None, long_texts: str | None = None
+    ) -> None:
+        """Change how texts are read from now on; None leaves things as they are.
 
         Args:
-            texts: n strings.
-            batch_size: of the encoder.
-            show_progress_bar: None shows it on a terminal for more than one batch.
-            rows: what to call each text in an error message; 0, 1, ... by default.
-
-        Returns:
-            (n, d) float32 on the model's device (the CPU in place of one without float64), equal to what
-            `SentenceTransformer.encode` gives; and how many texts were longer than the encoder's window.
+            prompt: put in front of every document and label; becomes the default prompt.
+            prompt_name: the same, by the name of a prompt of the model.
+            long_texts: "truncate" or "window".
 
         Raises:
-            ValueError: a text holds half of a surrogate pair, or an embedding is not finite; the message names the row
-                and its text.
+            ValueError: both prompts, no prompt of that name, an unknown `long_texts`; or another than an ensemble or
+                label vectors in the model were made with. Nothing is changed then.
         """
-        for at, text in enumerate(texts):
-            if not text.isascii() and SURROGATE.search(text):
-                raise ValueError(
-                    f"document {at if rows is None else rows[at]} ({text[:60]!r}) holds half of a surrogate pair, which"
-                    " no tokenizer reads; mend it, as by text.encode('utf-16', 'surrogatepass').decode('utf-16',"
-                    " 'replace')"
-                )
-        if show_progress_bar is None:
-            show_progress_bar = len(texts) > batch_size and progress_wanted()
-        encode = self._encode_windows if windows.check_long_texts(self.long_texts) == "window" else self._encode
-        with self._lock:  # truncation is a state of the tokenizer, which counting and splitting change
-            self._full = []
-            try:
-                emb = encode(list(texts), batch_size=batch_size, show_progress_bar=show_progress_bar)
-                cut = self._count_longer(self._full) if self._full else 0
-            finally:
-                self._full = None
-        bad = (~torch.isfinite(emb).all(dim=1)).nonzero().flatten().tolist()
-        if bad:
-            row = bad[0] if rows is None else rows[bad[0]]
-            raise ValueError(
-                f"the embedding of document {row} ({texts[bad[0]][:60]!r}) is not finite, and {len(bad)} of"
-                f" {len(texts)} are not: try dtype=torch.float32, or check the weights of the encoder"
-            )
-        return emb, cut
-
-    def _encode(self, texts: list[str], show_progress_bar: bool = False, **kwargs: Any) -> Tensor:
-        if not texts:
-            return torch.empty(0, self.dim, device=self.device)
-        emb = self.encode(texts, convert_to_tensor=True, show_progress_bar=show_progress_bar, **kwargs)
-        # encode runs in inference mode, whose tensors can't be stored and trained against later: hence the copy
-        return emb.to("cpu" if emb.device.type == "mps" else emb.device, torch.float32, copy=True)
-
-    def _encode_windows(self, texts: list[str], **kwargs: Any) -> Tensor:
-        limit = self.max_seq_length
-        if not limit:
-            return self._encode(texts, **kwargs)
-        pieces = [windows.split(self.tokenizer, text, limit, self._default_prompt) for text in texts]
-        owner = [row for row, parts in enumerate(pieces) for _ in parts]
-        flat = [part for parts in pieces for part in parts]
-        emb = self._encode([piece for piece, _ in flat], **kwargs)
-        if len(flat) == len(texts):
-            return emb
-        return windows.mean_of_pieces(emb, owner, [tokens for _, tokens in flat], len(texts))
-
-    def _count_longer(self, texts: list[str]) -> int:
-        """How many of `texts`, each of which fills the window, really are longer than it."""
-        limit = int(self.max_seq_length or 0)
-        prompt = self._default_prompt
-
-        def longer(parts: list[str]) -> list[bool]:
-            return [len(ids) > limit for ids in self.tokenizer(parts, verbose=False)["input_ids"]] if parts else []
-
-        head = 8 * limit  # characters: nearly always enough to tell, and cheap for a text of any length
-        full = [prompt + text for text in texts]
-        found = longer([text[:head] for text in full])
-        unsure = [text for text, is_longer in zip(full, found, strict=True) if not is_longer and len(text) > head]
-        return sum(found) + sum(longer(unsure))
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("give prompt or prompt_name, not both")
+        if prompt_name is not None and prompt_name not in self.prompts:
+            raise ValueError(f"this model has no prompt named {prompt_name!r}; it has {sorted(self.prompts)}")
+        was, now = self._default_prompt, prompt
+        if now is None:
+            now = was if prompt_name is None else self.prompts[prompt_name] or ""
+        long = self.long_texts if long_texts is None else windows.check_long_texts(long_texts)
+        if self.ensemble is not None or self._given is not None:
+            for name, old, new in (("prompt", was, now), ("long_texts", self.long_texts, long)):
+                if old != new:
+                    raise ValueError(
+                        f"this model's ensemble and labels were fitted with {name}={old!r}, and texts read with"
+                        f" {name}={new!r} don't compare with them: leave {name} as it is, or take them away"
+                        " (model.set_ensemble(None), model.set_labels(None)) and fit again after the change"
+                    )
+        if now != was:
+            self._probe = None  # of the old prompt; labels by name alone go with any
+        if prompt is not None:
+            prompt_name = PROMPT
+            self.prompts[prompt_name] = prompt
+        if prompt_name is not None:
+            self.default_prompt_name = prompt_name
+        self.long_texts = long
 
     def label_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
-        """Vectors (m, d) of labels: those given to `set_labels` as they are, or else those of their names."""
-        if self._given is not None and self._given[0] == inputs.hypotheses(labels, template):
-            return self._given[1]
-        return self.name_vectors(labels, template)
+        """Vectors (m, d) of labels: of each that given to `set_labels` for it, or else that of its name."""
+        if self._given is None:
+            return self.name_vectors(labels, template)
+        keys, vectors = self._given
+        asked = label_keys(labels, template)
+        if asked == keys:
+            return vectors
+        place = {key: row for row, key in enumerate(keys)}
+        by_text = {key[1:]: row for row, key in reversed([*enumerate(keys)])}
+        rows = [place.get(key, by_text.get(key[1:])) for key in asked]
+        by_name = [i for i, row in enumerate(rows) if row is None]
+        if len(by_name) == len(rows):
+            return self.name_vectors(labels, template)
+        found = vectors[[row or 0 for row in rows]]
+        if by_name:
+            self._warn_of_names([labels[i] for i in by_name])
+            found[by_name] = self.name_vectors([labels[i] for i in by_name], template).to(found)
+        return found
+
+    def _warn_of_names(self, labels: Sequence[Label]) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"some of these labels are known by examples (fit_labels), but {', '.join(map(repr, labels[:5]))}"
+                f"{' and others' if len(labels) > 5 else ''} by name alone, and scores of the two kinds don't compare"
+                " well: give all of them examples",
+                stacklevel=3,
+            )
 
     def name_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
         """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
@@ -311,25 +272,26 @@ class SurpriseModel(ModelFiles):
         weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
         texts = inputs.hypotheses(labels, template)
         key = (tuple(texts), self._default_prompt, tuple(weights))
-        if self._label_vectors is None or self._label_vectors[0] != key:
+        kept = self._label_vectors  # read once: another thread may put its own there
+        if kept is None or kept[0] != key:
             vectors, cut = self.embed(texts, show_progress_bar=False)
             inputs.warn_cut(cut, len(vectors), "labels", self.max_seq_length)
             if not isinstance(template, str):
                 vectors = unit_rows(vectors).reshape(len(template), len(labels), -1).mean(dim=0)
-            self._label_vectors = key, vectors
-        return self._label_vectors[1]
+            self._label_vectors = kept = key, vectors
+        return kept[1]
 
     # --- ensemble and labels -------------------------------------------------------------------------------------
 
     def fit_ensemble(
-        self, documents: Any, *, batch_size: int = BATCH_SIZE, reservoir: int = 4096, update: bool = False
+        self, documents: Any, *, batch_size: int = BATCH_SIZE, reservoir: int | None = None, update: bool = False
     ) -> SurpriseModel:
         """Make these documents the ensemble, in one pass over them: a million need no more memory than a thousand.
 
         Args:
             documents: any kind of input that the pipeline takes, generators included; blank ones are left out.
             batch_size: of the encoder.
-            reservoir: rows kept as a sample (see `Ensemble`).
+            reservoir: rows kept as a sample (see `Ensemble`), 4,096 by default.
             update: add to the ensemble there is rather than replace it.
 
         Returns:
@@ -337,15 +299,20 @@ class SurpriseModel(ModelFiles):
 
         Raises:
             ValueError: no document with text, a wrong type (the message names the row), an embedding that is not
-                finite. The ensemble then stays as it was.
+                finite; or with `update` another `reservoir` than the ensemble has. The ensemble then stays as it was.
         """
         from tqdm.auto import tqdm
 
         if update and self.ensemble is not None:
+            if reservoir not in (None, self.ensemble.reservoir_size):
+                raise ValueError(
+                    f"the ensemble keeps a reservoir of {self.ensemble.reservoir_size} rows, and documents added to it"
+                    f" can't change that to {reservoir}: leave reservoir out, or fit all documents with update=False"
+                )
             ensemble = Ensemble(self.ensemble.dim, self.ensemble.reservoir_size, encoder=self.encoder_name)
             ensemble.merge(self.ensemble)
         else:
-            ensemble = Ensemble(self.dim, reservoir, encoder=self.encoder_name)
+            ensemble = Ensemble(self.dim, 4096 if reservoir is None else reservoir, encoder=self.encoder_name)
         total = len(documents) if hasattr(documents, "__len__") else None
         cut, before = 0, len(ensemble)
         with tqdm(total=total, desc="Documents", unit="doc", disable=not progress_wanted()) as bar:
@@ -364,12 +331,16 @@ class SurpriseModel(ModelFiles):
         """Store an ensemble of embeddings that this encoder made, and fit the stored labels to it.
 
         Raises:
-            ValueError: another dimension.
+            TypeError: no `Ensemble`.
+            ValueError: of another dimension or encoder, with normalize=False, or without documents.
         """
-        if ensemble is not None and ensemble.dim != self.dim:
-            raise ValueError(f"the ensemble has {ensemble.dim} dimensions, but this encoder gives {self.dim}")
-        self.fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
+        if not isinstance(ensemble, Ensemble | None):
+            raise TypeError(f"ensemble must be an Ensemble or None, got {type(ensemble).__name__}")
+        if ensemble is not None:
+            check_context(ensemble, self.dim, self.encoder_name)
+        fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
         self.ensemble = ensemble
+        self.fitted = fitted
 
     def set_labels(
         self, labels: Any, hypothesis_template: Any = None, *, vectors: Tensor | None = None, **options: Any
@@ -383,26 +354,48 @@ class SurpriseModel(ModelFiles):
             options: of `FittedLabels.fit` (weight, n_cross, estimator, refine).
 
         Raises:
-            ValueError: as `inputs.as_labels`, `inputs.check_template` and `FittedLabels.fit`.
+            TypeError: an option of another name.
+            ValueError: as `inputs.as_labels`, `inputs.check_template` and `FittedLabels.fit`. Labels then stay as
+                they were.
         """
         template = inputs.check_template(
             self.hypothesis_template if hypothesis_template is None else hypothesis_template
         )
         found = None if labels is None else inputs.as_labels(labels)
-        options = {name: value for name, value in options.items() if value is not None}
+        options = plain_options(options)
         before, self._given = self._given, None
         try:
             if found is not None and vectors is not None:
                 check_rows("vectors", vectors, self.dim)
                 if len(vectors) != len(found):
                     raise ValueError(f"there are {len(vectors)} vectors but {len(found)} labels")
-                self._given = inputs.hypotheses(found, template), vectors.to(torch.float32)
+                self._given = label_keys(found, template), vectors.to(torch.float32)
             self.fitted = self._fit(self.ensemble, found, template, options)
-        except Exception:
+        except BaseException:  # an interruption too
             self._given = before
             raise
         self.candidate_labels, self.hypothesis_template, self.fit_options = found, template, options
+        self._warned = False
         return self
+
+    def stores(self, labels: Sequence[Label]) -> bool:
+        """Whether these are the stored labels, in the same order and with the same descriptions."""
+        stored = self.candidate_labels
+        return stored is not None and label_pairs(labels) == label_pairs(stored)
+
+    def fit_against(self, labels: Sequence[Label], template: inputs.Template, options: dict[str, Any]) -> FittedLabels:
+        """Labels against the stored ensemble, with all options of `FittedLabels.fit`: as stored, or those made last."""
+        asked_for = self.stores(labels) and template == self.hypothesis_template and options == self.fit_options
+        if asked_for and self.fitted is not None:
+            return self.fitted
+        assert self.ensemble is not None
+        queries, key = self.label_vectors(labels, template), (len(self.ensemble), options)
+        last = self._last_fit
+        if last is not None and last[0] is queries and last[1] is self.ensemble and last[2] == key:
+            return last[3]
+        fitted = FittedLabels.fit(queries, self.ensemble, **options)
+        self._last_fit = queries, self.ensemble, key, fitted
+        return fitted
 
     def _fit(
         self, ensemble: Ensemble | None, labels: list[Label] | None, template: inputs.Template, options: dict[str, Any]
@@ -436,24 +429,3 @@ class SurpriseModel(ModelFiles):
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
         return nn.Sequential(UnitRows(), linear).eval()
-
-
-class _Lock:
-    """A lock that every copy of its owner has for itself; a plain one can be neither copied nor pickled."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
-        return _Lock, ()
-
-
-def progress_wanted() -> bool:
-    """Standard error is a terminal, and the progress bars of transformers are not turned off."""
-    return sys.stderr.isatty() and transformers_logging.is_progress_bar_enabled()

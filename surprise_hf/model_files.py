@@ -12,34 +12,35 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from . import inputs, model_card, windows
+from .encoding import PROBE, TextEncoder
 from .ensemble import Ensemble
 from .fitted import FittedLabels
 from .formats import check_version
 from .hub import check_exists
 from .inputs import DEFAULT_TEMPLATE, Label
 
+Key: TypeAlias = tuple[str, ...]
+
 FOLDER = "surprise"
 CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safetensors"
 FORMAT, VERSION = "surprise_hf.model", 1
 LATER: dict[str, Any] = {"long_texts": "truncate", "report": {}}  # fields younger than version 1 (see `formats`)
 
-PROBE = "The quick brown fox jumps over the lazy dog."
 SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
 
 
-class ModelFiles(SentenceTransformer):
+class ModelFiles(TextEncoder):
     """What SurpriseModel carries, saved and loaded; the model itself adds what is done with it."""
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
@@ -47,23 +48,30 @@ class ModelFiles(SentenceTransformer):
             check_exists(model_name_or_path)
         super().__init__(model_name_or_path, **kwargs)
         self.ensemble: Ensemble | None = None
+        self._fitted: tuple[FittedLabels, int] | None = None
         self.candidate_labels: list[Label] | None = None
         self.hypothesis_template: inputs.Template = DEFAULT_TEMPLATE
-        self.fitted: FittedLabels | None = None
         self.fit_options: dict[str, Any] = {}
         self.encoder_name: str | None = None
-        self.long_texts = "truncate"
         self.report: dict[str, Any] = {}
         self._probe: Tensor | None = None
-        self._given: tuple[list[str], Tensor] | None = None  # vectors of the stored labels' texts, from examples
+        self._given: tuple[list[Key], Tensor] | None = None  # vectors of the stored labels, from examples
         self._has_own_card = False  # it was loaded with a card that someone wrote or edited
 
     @property
-    def dim(self) -> int:
-        """d, the length of an embedding."""
-        raise NotImplementedError
+    def fitted(self) -> FittedLabels | None:
+        """The stored labels frozen against the ensemble as it is now."""
+        if self._fitted is not None and self.ensemble is not None and len(self.ensemble) != self._fitted[1]:
+            self.fitted = self._fit(self.ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
+        return None if self._fitted is None else self._fitted[0]
 
-    def _encode(self, texts: list[str], **kwargs: Any) -> Tensor:
+    @fitted.setter
+    def fitted(self, labels: FittedLabels | None) -> None:
+        self._fitted = None if labels is None else (labels, 0 if self.ensemble is None else len(self.ensemble))
+
+    def _fit(
+        self, ensemble: Ensemble | None, labels: list[Label] | None, template: inputs.Template, options: dict[str, Any]
+    ) -> FittedLabels | None:
         raise NotImplementedError
 
     # --- saving --------------------------------------------------------------------------------------------------
@@ -72,13 +80,12 @@ class ModelFiles(SentenceTransformer):
         """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it."""
         if self.model_card_data.all_hyperparameters:  # left there by the trainer
             self.report["training"] = model_card.training_arguments(self.model_card_data.all_hyperparameters)
-        super().save(os.fspath(path), *args, **kwargs)
         folder = Path(path, FOLDER)
         if self.ensemble is None and self.candidate_labels is None:
+            super().save(os.fspath(path), *args, **kwargs)
             for name in (CONFIG, ENSEMBLE, LABELS):  # of a model saved here before
                 (folder / name).unlink(missing_ok=True)
             return
-        folder.mkdir(exist_ok=True)
         state = {} if self.fitted is None else self.fitted.state()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         if self._given is not None:
@@ -86,11 +93,6 @@ class ModelFiles(SentenceTransformer):
         # copies: safetensors refuses tensors that share memory, as fitted labels do with the vectors they come from
         tensors = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
         probe = self._encode([PROBE])[0].cpu() if self._probe is None else self._probe
-        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
-        if self.ensemble is None:
-            (folder / ENSEMBLE).unlink(missing_ok=True)
-        else:
-            self.ensemble.save(folder / ENSEMBLE)
         config = {
             "format": FORMAT,
             "version": VERSION,
@@ -104,8 +106,17 @@ class ModelFiles(SentenceTransformer):
             "ensemble": None if self.ensemble is None else len(self.ensemble),
             "report": self.report,
         }
-        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-        (folder / CONFIG).write_text(text, encoding="utf-8")
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"  # before any file is touched
+        super().save(os.fspath(path), *args, **kwargs)
+        folder.mkdir(exist_ok=True)
+        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
+        if self.ensemble is None:
+            (folder / ENSEMBLE).unlink(missing_ok=True)
+        else:
+            self.ensemble.save(folder / ENSEMBLE)
+        partial = folder / f"{CONFIG}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / CONFIG)
 
     def record_results(self, dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:
         """Let the model card tell what an evaluation found; arguments and errors as `model_card.record_results`."""
@@ -136,15 +147,20 @@ class ModelFiles(SentenceTransformer):
 
         Returns:
             The address of the commit.
+
+        Raises:
+            ValueError: with `remote_code`, as `remote.save`; nothing is pushed then.
         """
+        if remote_code:
+            from . import remote
+
+            remote.check(self)
         if not args and "replace_model_card" not in kwargs:
             where = {name: kwargs[name] for name in ("token", "revision") if name in kwargs}
             kwargs["replace_model_card"] = model_card.is_ours(repo_id, **where)
         url = super().push_to_hub(repo_id, *args, **kwargs)
         if remote_code:
-            from .remote import push
-
-            push(self, repo_id, token=kwargs.get("token"))
+            remote.push(self, repo_id, token=kwargs.get("token"))
         return url
 
     # --- loading -------------------------------------------------------------------------------------------------
@@ -197,7 +213,7 @@ class ModelFiles(SentenceTransformer):
         self.candidate_labels = None if labels is None else inputs.as_labels(labels)
         vectors = tensors.pop("vectors", None)
         if vectors is not None and self.candidate_labels is not None:
-            self._given = inputs.hypotheses(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
+            self._given = label_keys(self.candidate_labels, self.hypothesis_template), vectors.to(self.device)
         self.fit_options = dict(config["fit_options"])
         self.report = dict(config["report"])
         self._has_own_card = bool(self._model_card_text) and model_card.MARK not in (self._model_card_text or "")
@@ -212,6 +228,16 @@ class ModelFiles(SentenceTransformer):
             self.fitted = FittedLabels.from_state({**config["fitted"], **tensors})
             if self.candidate_labels is None or self.fitted.queries.shape != (len(self.candidate_labels), self.dim):
                 raise ValueError(f"{LABELS} and {CONFIG} don't fit together")
+
+
+def label_pairs(labels: Sequence[Label]) -> list[tuple[Label, str]]:
+    """Labels with the texts that stand for them."""
+    return [(label, str(getattr(label, "text", label))) for label in labels]
+
+
+def label_keys(labels: Sequence[Label], template: inputs.Template) -> list[Key]:
+    """What tells labels' vectors apart: the name, and the texts that are embedded for it."""
+    return [(str(label), *inputs.hypotheses([label], template)) for label in labels]
 
 
 def in_subfolder(

@@ -19,7 +19,6 @@ from transformers.pipelines.base import Pipeline
 from . import inputs
 from .inputs import BATCH_SIZE
 from .scorer import ARGUMENTS, Scorer
-from .windows import check_long_texts
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -62,6 +61,11 @@ class SurpriseZeroShotPipeline(Pipeline):
         device, batch_size: as for every pipeline.
         kwargs: defaults for any argument of `__call__`.
 
+    Raises:
+        TypeError: no model of these kinds, or an unknown argument.
+        ValueError: a prompt or `long_texts` that does not fit, or is another than the ensemble or examples of the
+            model were embedded with (`SurpriseModel.read_with`).
+
     Examples:
         >>> import surprise_hf, transformers
         >>> pipe = transformers.pipeline("surprise-zero-shot", model="sentence-transformers/all-MiniLM-L6-v2")
@@ -85,17 +89,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         model = _as_model(model)
-        if long_texts is not None:
-            model.long_texts = check_long_texts(long_texts)
-        if prompt is not None and prompt_name is not None:
-            raise ValueError("give prompt or prompt_name, not both")
-        if prompt is not None:
-            prompt_name = TASK
-            model.prompts[prompt_name] = prompt
-        if prompt_name is not None:
-            if prompt_name not in model.prompts:
-                raise ValueError(f"this model has no prompt named {prompt_name!r}; it has {sorted(model.prompts)}")
-            model.default_prompt_name = prompt_name
+        model.read_with(prompt, prompt_name, long_texts)
         if getattr(model, "tokenizer", None) is not None:
             kwargs.setdefault("tokenizer", model.tokenizer)
         self._warned = False
@@ -138,8 +132,9 @@ class SurpriseZeroShotPipeline(Pipeline):
             threshold: 1 - the chance of a false label, 0 to 1, measured on the ensemble: at 0.99 about 1 % of the
                 documents that do not belong to a label reach it. Without `multi_label`, a document gets no label
                 where one that belongs to none would get as far with its best (`surprise_hf.tails`,
-                `surprise_hf.kinship`).
-            top_k: list no more than this many labels.
+                `surprise_hf.kinship`). 0 lists everything, also where the pipeline has a threshold of its own.
+            top_k: list no more than this many labels. More than there are lists all, also where the pipeline has a
+                top_k of its own.
             ensemble: the documents that give a similarity its context: texts, embeddings (tensor or array), an
                 `Ensemble`, or the path of one. Default: the ensemble stored in the model; without one, the documents
                 of this call, which makes each document's scores depend on the others.
@@ -232,7 +227,7 @@ class SurpriseZeroShotPipeline(Pipeline):
     # --- state ---------------------------------------------------------------------------------------------------
 
     def fit_ensemble(
-        self, documents: Any, *, batch_size: int | None = None, reservoir: int = 4096, update: bool = False
+        self, documents: Any, *, batch_size: int | None = None, reservoir: int | None = None, update: bool = False
     ) -> SurpriseZeroShotPipeline:
         """Store an ensemble in the model: from then on a document alone scores as it does in the crowd.
 
@@ -339,11 +334,11 @@ def _as_model(model: Any) -> SurpriseModel:
 
     from .model import SurpriseModel
 
+    failed, SurpriseModel._load_error = SurpriseModel._load_error, None  # noqa: SLF001 (of one load alone)
     if isinstance(model, SentenceTransformer):
         return SurpriseModel.from_encoder(model)
-    failed = SurpriseModel._load_error  # noqa: SLF001
     if failed is not None and failed[0] == getattr(model, "name_or_path", None):
-        raise ValueError(str(failed[1])) from failed[1]
+        raise ValueError(failed[1])
     raise TypeError(
         f"the {TASK} pipeline needs a SurpriseModel or SentenceTransformer, got {type(model).__name__}; pass"
         " surprise_hf.SurpriseModel.from_pretrained(folder or Hub id), or the folder itself to transformers.pipeline"

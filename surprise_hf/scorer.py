@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from . import inputs
-from .ensemble import Ensemble, check_rows
-from .fitted import FittedLabels, crossover_weight
+from .contexts import as_context
+from .ensemble import check_rows
+from .fitted import FittedLabels, crossover_weight, plain_options
 from .inputs import BATCH_SIZE, Label
 
 if TYPE_CHECKING:
@@ -45,13 +44,14 @@ class Scorer:
 
     Attributes:
         labels: all candidate labels.
-        context: the ensemble: embeddings (e, d) or an `Ensemble`; None until the first documents scored become it.
-            May be set before.
-        is_stored: whether the context is the model's own.
-        options: for `FittedLabels.fit`, beside those stored in the model. May be set before documents are scored.
+        context: the ensemble: embeddings (e, d) or an `Ensemble`; None where the first documents scored are to serve
+            as one, which leaves it None. May be set before.
+        options: for `FittedLabels.fit`, before those stored in the model. May be set before documents are scored.
         top_k: labels listed for a document; None for all.
 
     Raises:
+        FileNotFoundError: no ensemble at the path given.
+        TypeError: an ensemble of embeddings that are not floating.
         ValueError: an argument that does not fit.
 
     Examples:
@@ -69,19 +69,31 @@ class Scorer:
         self.model, self._warn = model, warn
         self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
         self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
-        self.threshold = None if given.get("threshold") is None else inputs.share("threshold", given["threshold"])
+        # at 0 everything is listed, as without
+        self.threshold = None if not given.get("threshold") else inputs.share("threshold", given["threshold"])
         self.multi_label = inputs.flag("multi_label", given.get("multi_label", False))
         self.template = inputs.check_template(given.get("hypothesis_template", model.hypothesis_template))
         self.per_document: list[list[Label]] | None = None
         self.labels = self._read_labels(given.get("candidate_labels"))
-        self.options = {to: given[name] for name, to in SCORING.items() if name in given}
-        if "weight" in self.options:
-            self.options["weight"] = inputs.share("surprise_weight", self.options["weight"])
-        self.is_stored = "ensemble" not in given and model.ensemble is not None
-        self.context = self._read_ensemble(given["ensemble"]) if "ensemble" in given else model.ensemble
+        if given.get("surprise_weight") is not None:
+            inputs.share("surprise_weight", given["surprise_weight"])
+        self.options = plain_options({to: given[name] for name, to in SCORING.items() if name in given})
+        self.context = (
+            as_context(given["ensemble"], model, batch_size=self.batch_size) if "ensemble" in given else model.ensemble
+        )
         self._fitted: FittedLabels | None = None
         if self.threshold is not None and "estimator" not in self._stored_options():
             self.options.setdefault("estimator", "auto")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the context is the model's own."""
+        return self.context is not None and self.context is self.model.ensemble
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """Those of the call and, where it leaves some open, of the model."""
+        return {**self._stored_options(), **self.options}
 
     # --- labels and their ensemble -------------------------------------------------------------------------------
 
@@ -107,31 +119,6 @@ class Scorer:
                 raise ValueError(f"labels of document {row}: {error}") from error
         return list({str(label): label for some in self.per_document for label in some}.values())
 
-    def _read_ensemble(self, given: Any) -> Tensor | Ensemble:
-        dim = self.model.dim
-        if isinstance(given, (str, os.PathLike)):
-            return Ensemble.load(given, dim=dim, encoder=self.model.encoder_name)
-        if isinstance(given, Ensemble):
-            if given.dim != dim:
-                raise ValueError(f"the ensemble has {given.dim} dimensions, but this encoder gives {dim}")
-            return given
-        if not isinstance(given, Tensor) and getattr(getattr(given, "dtype", None), "kind", "") == "f":
-            given = torch.as_tensor(given)
-        if isinstance(given, Tensor):
-            check_rows("ensemble", given, dim)
-            if not len(given):
-                raise ValueError("the ensemble holds no documents")
-            return given
-        try:
-            texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(given))]
-            rows = [i for i, text in enumerate(texts) if not inputs.is_blank(text)]
-            emb, _ = self.model.embed([str(texts[i]) for i in rows], batch_size=self.batch_size, rows=rows)
-        except ValueError as error:
-            raise ValueError(f"the ensemble, as texts: {error}") from error
-        if not rows:
-            raise ValueError("the ensemble holds no document with text")
-        return emb
-
     def check_count(self, documents: int, more: bool = False) -> None:
         """Refuse a number of documents that the lists of their own labels do not fit; `more` may follow.
 
@@ -150,7 +137,7 @@ class Scorer:
         """Labels and scores of documents, best first, after `top_k` and `threshold`.
 
         Args:
-            embeddings: (n, d) floating, by the encoder of the labels. Without a context the first ones given become it.
+            embeddings: (n, d) floating, by the encoder of the labels. Without a context the first ones given serve.
             rows: where each document has labels of its own, the documents' places in that list; default: 0 ... n - 1.
 
         Returns:
@@ -178,35 +165,24 @@ class Scorer:
         return found
 
     def fit(self, embeddings: Tensor) -> FittedLabels:
-        """The labels against the context, fitted once; without a context `embeddings` (n, d) become it."""
+        """The labels against the context, fitted once; without a context, against `embeddings` (n, d)."""
         if self._fitted is None:
             self._warn_if_small(len(embeddings) if self.context is None else len(self.context))
-            if self._is_stored_fit():
-                assert self.model.fitted is not None
-                fitted = self.model.fitted
+            if self.is_stored:
+                fitted = self.model.fit_against(self.labels, self.template, self.all_options)
             else:
                 queries = self.model.label_vectors(self.labels, self.template).to(embeddings.device)
                 context = embeddings if self.context is None else self.context
                 context = context.to(embeddings.device) if isinstance(context, Tensor) else context
-                fitted = FittedLabels.fit(queries, context, **{**self._stored_options(), **self.options})
+                fitted = FittedLabels.fit(queries, context, **self.all_options)
             self._fitted = fitted.to(embeddings.device)
         return self._fitted
 
     def _stored_options(self) -> dict[str, Any]:
-        stored = self.is_stored or self.labels is self.model.candidate_labels
-        return self.model.fit_options if stored else {}
-
-    def _is_stored_fit(self) -> bool:
-        return (
-            self.is_stored
-            and self.model.fitted is not None
-            and inputs.as_json(self.labels) == inputs.as_json(self.model.candidate_labels or [])
-            and self.template == self.model.hypothesis_template
-            and {**self._stored_options(), **self.options} == self._stored_options()
-        )
+        return self.model.fit_options if self.is_stored or self.model.stores(self.labels) else {}
 
     def _warn_if_small(self, documents: int) -> None:
-        options = {**self._stored_options(), **self.options}
+        options = self.all_options
         given = options.get("weight")
         weight = crossover_weight(documents, given, options.get("n_cross", 1000))
         advice = (
@@ -229,7 +205,8 @@ class Scorer:
         self, fitted: FittedLabels, labels: Sequence[Label], embeddings: Tensor
     ) -> list[tuple[list[Label], list[float]]]:
         scores, order = fitted.rank(embeddings, min(self.top_k or len(labels), len(labels)))
-        sure = scores[:, 0] if fitted.tails is None or self.multi_label else fitted.accept(embeddings)
+        by_best = self.threshold is None or self.multi_label or fitted.tails is None
+        sure = scores[:, 0] if by_best else fitted.accept(embeddings)  # looks at the document's kin: not for nothing
         results = []
         for values, at, least in zip(scores.tolist(), order.tolist(), sure.tolist(), strict=True):
             kept = list(zip(at, values, strict=True))

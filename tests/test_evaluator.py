@@ -111,7 +111,7 @@ def test_bootstrap(pipe, data):
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_resampling_shows_how_far_it_is(pipe, data, wanted, monkeypatch, capfd):
-    monkeypatch.setattr("surprise_hf.model.progress_wanted", lambda: wanted)
+    monkeypatch.setattr("surprise_hf.encoding.progress_wanted", lambda: wanted)
     arguments = {"metric": Hits(), "strategy": "bootstrap", "n_resamples": 3, "random_state": 0}
     evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)
     assert ("Resampling" in capfd.readouterr().err) == wanted

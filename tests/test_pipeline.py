@@ -164,7 +164,9 @@ def test_every_form_of_ensemble(pipe, encode, tmp_path):
 
 def test_refused_ensembles(pipe, tmp_path):
     for form, error, message in (
-        (torch.ones(4, 9), ValueError, r"shape \(rows, 32\)"),
+        (torch.ones(4, 9), ValueError, "9 dimensions, but this encoder gives 32"),
+        (torch.ones(4, 9, 32), ValueError, r"shape \(rows, dim\)"),
+        (torch.ones(4, 32, dtype=torch.int64), TypeError, "floating dtype"),
         (Ensemble(9), ValueError, "9 dimensions"),
         ([], ValueError, "no document"),
         (["", None], ValueError, "no document"),
