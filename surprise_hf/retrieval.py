@@ -5,6 +5,7 @@ Texts, ids, metadata and files; the numbers are `ranking.Ranker`'s.
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from . import hub, index_files, inputs
+from .contexts import as_context
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
@@ -367,19 +369,11 @@ class SurpriseIndex:
     def _as_ensemble(self, ensemble: Any) -> Ensemble | None:
         if ensemble is None:
             return None
-        if not isinstance(ensemble, Ensemble):
-            if not inputs.is_array(ensemble):
-                parts, *_ = self._embed_documents(ensemble, inputs.BATCH_SIZE)
-                if not parts:
-                    raise ValueError("none of the ensemble's documents has any text")
-                ensemble = torch.cat(parts)
-            encoder = None if self.model is None else self.model.encoder_name
-            ensemble = Ensemble.from_embeddings(torch.as_tensor(ensemble), encoder=encoder, precision="exact")
-        if not ensemble.normalize:
-            raise ValueError("the ensemble has normalize=False; the index ranks by the cosine, which needs True")
-        if not len(ensemble):
-            raise ValueError("the ensemble holds no documents, so nothing can be a surprise")
-        return ensemble.to(self.device)
+        found = as_context(ensemble, self.model)
+        if isinstance(found, Ensemble):
+            return copy.deepcopy(found).to(self.device)  # as it is now: the caller may go on with it
+        encoder = None if self.model is None else self.model.encoder_name
+        return Ensemble.from_embeddings(found, encoder=encoder, precision="exact").to(self.device)
 
     # --- elsewhere -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ screenful of types where two columns differ in length.
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surprise_hf.contexts import as_context
 from surprise_hf.ensemble import Ensemble, check_rows
 from surprise_hf.model_card import CITATION
 from surprise_hf.scorer import SCORING
@@ -151,7 +153,7 @@ def as_matrix(name: str, rows: Any) -> Tensor:
     Raises:
         ValueError: another shape, not finite, or rows of different length.
     """
-    if not isinstance(rows, Tensor):
+    if not (isinstance(rows, Tensor) and rows.is_floating_point()):
         rows = torch.tensor(as_vectors(name, as_list(name, rows)))
     check_rows(name, rows)
     return rows.detach().cpu().to(torch.float32)
@@ -181,28 +183,19 @@ def scoring_options(given: dict[str, Any]) -> dict[str, Any]:
     return {"weight": 1.0} | {SCORING[name]: value for name, value in given.items()}
 
 
-def as_ensemble(given: Any, dim: int, encode: Any = None) -> Tensor | Ensemble:
-    """An ensemble for embeddings of `dim` dimensions: vectors, an `Ensemble` or the path of one; texts with `encode`.
+def as_ensemble(given: Any, dim: int, model: Any = None) -> Tensor | Ensemble:
+    """An ensemble for embeddings of `dim` dimensions: vectors, an `Ensemble` or the path of one; texts with a model.
 
     Raises:
-        ValueError: another dimension, or texts where there is no encoder.
+        FileNotFoundError: no file at the path.
+        ValueError: as `contexts.as_context`.
     """
-    if isinstance(given, str):
-        given = Ensemble.load(given)
-    if not isinstance(given, Ensemble):
+    if not isinstance(given, (str, os.PathLike, Ensemble)):
         rows = as_list("ensemble", given)
-        if rows and all(isinstance(row, str) for row in rows):
-            if encode is None:
-                raise ValueError("the ensemble holds texts; pass their embeddings")
-            given = encode("ensemble", rows)
-        else:
-            given = as_matrix("ensemble", given)
-    if isinstance(given, Ensemble) and not given.normalize:
-        raise ValueError("the ensemble is one for dot products; build it with normalize=True")
-    found = given.dim if isinstance(given, Ensemble) else given.shape[1]
-    if found != dim:
-        raise ValueError(f"the ensemble has {found} dimensions, but predictions have {dim}")
-    return given
+        is_text = rows and all(isinstance(row, str) for row in rows)
+        given = rows if is_text else as_matrix("ensemble", given if isinstance(given, Tensor) else rows)
+    found = as_context(given, model, dim=dim, dim_of="predictions have")
+    return found.cpu() if isinstance(found, Tensor) else found
 
 
 def shown(value: Any) -> str:

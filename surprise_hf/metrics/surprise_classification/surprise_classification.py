@@ -110,8 +110,9 @@ class SurpriseClassification(base.SurpriseMetric):
     ) -> dict[str, float]:
         many = isinstance(references[0], list)
         names = None if label_names is None else [str(name) for name in label_names]
-        for i, name in enumerate(names or ()):
-            if name in (names or ())[:i]:
+        known = names or []
+        for i, name in enumerate(known):
+            if name in known[:i]:
                 raise ValueError(f"label_names[{i}] is {name!r}, and so is an earlier one: every label must differ")
         if threshold is not None and not many:
             raise ValueError("threshold belongs to references with several labels a document; here each has one")

@@ -97,13 +97,13 @@ class SurpriseSimilarity(base.SurpriseMetric):
         if _holds_several(references[0], is_text):
             counts = [len(several) for several in references]
             references = [reference for several in references for reference in several]
-        encode = None
+        encoder = None
         if is_text:
-            encode = _encoder(model)
-            left, right = encode("predictions", predictions), encode("references", references)
+            encoder = _encoder(model)
+            left, right = _encode(encoder, "predictions", predictions), _encode(encoder, "references", references)
         else:
             left, right = base.as_matrix("predictions", predictions), base.as_matrix("references", references)
-        context = right if ensemble is None else base.as_ensemble(ensemble, left.shape[1], encode)
+        context = right if ensemble is None else base.as_ensemble(ensemble, left.shape[1], encoder)
         mean, std = context.moments(left) if isinstance(context, Ensemble) else ops.cosine_moments(context, left)
         owner = torch.arange(len(left)).repeat_interleave(torch.tensor(counts))
         psi = (ops.unit_rows(left)[owner] * ops.unit_rows(right)).sum(dim=1)
@@ -139,17 +139,17 @@ def _several(row: int, value: Any, check: Any) -> Any:
 
 
 def _encoder(model: Any) -> Any:
-    """Texts -> embeddings (n, d), by a model or the name of one."""
+    """A SurpriseModel, of a model or the name of one."""
     from surprise_hf import SurpriseModel
 
     if model is None or isinstance(model, str):
         model = SurpriseModel.from_pretrained(model or _DEFAULT_MODEL)
-    model = SurpriseModel.from_encoder(model)
+    return SurpriseModel.from_encoder(model)
 
-    def encode(name: str, texts: list[str]) -> torch.Tensor:
-        try:
-            return model.embed(texts)[0].cpu()
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
 
-    return encode
+def _encode(model: Any, name: str, texts: list[str]) -> torch.Tensor:
+    """Embeddings (n, d)."""
+    try:
+        return model.embed(texts)[0].cpu()
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,124 @@
+"""An ensemble in every form, wherever one is taken: the same checks, and the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, SurpriseZeroShotPipeline, metrics
+from surprise_hf.contexts import as_context
+
+TEXTS = [f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one") for c in ("vote", "gene")]
+LABELS = ["sport", "money", "animal"]
+
+
+@pytest.fixture
+def model(st_path: Path) -> SurpriseModel:
+    found = SurpriseModel(str(st_path), device="cpu")
+    found.encoder_name = "me/encoder"
+    return found
+
+
+def taken_by(place: str, model: SurpriseModel, ensemble: Any) -> list[float]:
+    """Scores of the first texts against an ensemble, by something that takes one."""
+    if place == "model":
+        model.set_ensemble(ensemble if isinstance(ensemble, Ensemble) else Ensemble.load(ensemble))
+    if place == "pipeline":
+        found = SurpriseZeroShotPipeline(model)(TEXTS[:4], LABELS, ensemble=ensemble, surprise_weight=1)
+        return [dict(zip(one["labels"], one["scores"], strict=True))["money"] for one in found]
+    if place == "index":
+        index = SurpriseIndex(model, ensemble, weight=1, direction="questions").add(TEXTS)
+        return [hit.score for hit in index.search("money", k=4)]
+    if place == "classification":
+        metric = evaluate.load(metrics.path("surprise_classification"))
+        keys, queries = model.embed(TEXTS)[0], model.embed(LABELS)[0]
+        found = metric.compute(predictions=keys, references=[0] * 16, queries=queries, ensemble=ensemble)
+        return [found["accuracy"], found["cosine_accuracy"]]
+    metric = evaluate.load(metrics.path("surprise_similarity"))
+    given = {"predictions": TEXTS[:4], "references": TEXTS[4:8], "model": model}
+    return metric.compute(**given, ensemble=ensemble)["surprise_similarity_scores"]
+
+
+PLACES = ("pipeline", "index", "classification", "similarity")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_form_gives_the_same(place: str, model: SurpriseModel, tmp_path: Path) -> None:
+    emb, _ = model.embed(TEXTS)
+    whole = Ensemble.from_embeddings(emb, encoder="me/encoder")
+    whole.save(tmp_path / "e.safetensors")
+    forms = [emb, emb.numpy(), emb.double(), whole, str(tmp_path / "e.safetensors"), tmp_path / "e.safetensors"]
+    if place != "classification":  # which has no encoder
+        forms += [TEXTS, tuple(TEXTS), np.array(TEXTS)]
+    want = taken_by(place, model, emb)
+    for form in forms:
+        assert taken_by(place, model, form) == pytest.approx(want, abs=1e-4)
+
+
+def of(dim: int = 32, **options: Any) -> Ensemble:
+    rows = torch.randn(9, dim, generator=torch.Generator().manual_seed(0))
+    return Ensemble.from_embeddings(rows, **options)
+
+
+REFUSED = {
+    "another dimension": (of(7), "7 dimensions"),
+    "another encoder": (of(encoder="me/other"), "'me/other', not of 'me/encoder'"),
+    "dot products": (of(normalize=False), "normalize=False"),
+    "nothing in it": (Ensemble(32), "holds no documents"),
+}
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["object", "file"])
+@pytest.mark.parametrize("place", [*PLACES, "model"])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_fit_is_refused(
+    kind: str, place: str, is_file: bool, model: SurpriseModel, tmp_path: Path
+) -> None:
+    ensemble, message = REFUSED[kind]
+    if is_file:
+        ensemble.save(tmp_path / "e.safetensors")
+    given = tmp_path / "e.safetensors" if is_file else ensemble
+    if place == "classification" and kind == "another encoder":
+        assert taken_by(place, model, given)  # embeddings don't tell whose they are
+        return
+    with pytest.raises(ValueError, match=f"{message}|of dimension 7" if is_file else message):
+        taken_by(place, model, given)
+    assert model.ensemble is None
+
+
+def test_embeddings_of_no_ensemble() -> None:
+    for given, error, message in (
+        (torch.zeros(0, 4), ValueError, "holds no documents"),
+        (torch.ones(2, 4, dtype=torch.int64), TypeError, "floating dtype"),
+        (np.ones((2, 3)), ValueError, "the ensemble has 3 dimensions, but queries have 4"),
+        (["a text"], ValueError, "no model to embed them"),
+    ):
+        with pytest.raises(error, match=message):
+            as_context(given, dim=4, dim_of="queries have")
+    with pytest.raises(TypeError, match="must be an Ensemble or None, got str"):
+        SurpriseModel.set_ensemble(None, "path")  # type: ignore[arg-type]
+
+
+def test_an_index_keeps_the_ensemble_as_it_was(model: SurpriseModel) -> None:
+    """The caller's own is neither moved nor followed: a later update left half of the numbers as they were."""
+    emb, _ = model.embed(TEXTS)
+    given = Ensemble.from_embeddings(emb)
+    index = SurpriseIndex(model, given, weight=1).add(TEXTS)
+    want = [(hit.id, hit.score) for hit in index.search("dog", k=5)]
+    given.update(torch.randn(50, 32, generator=torch.Generator().manual_seed(1)))
+    index.add(["dog cat horse"]).remove(16)
+    assert [(hit.id, pytest.approx(hit.score, abs=1e-6)) for hit in index.search("dog", k=5)] == want
+    assert len(index.ensemble or ()) == 16
+    assert given.device.type == "cpu"
+    SurpriseIndex(None, given, device="meta")
+    assert given.device.type == "cpu"
+
+
+def test_texts_cut_off_are_counted(model: SurpriseModel) -> None:
+    with pytest.warns(UserWarning, match="1 of 16 documents of the ensemble are longer than the 64 tokens"):
+        SurpriseZeroShotPipeline(model)(TEXTS[:2], LABELS, ensemble=[*TEXTS[1:], "dog " * 99, " "], surprise_weight=1)
