@@ -276,6 +276,7 @@ def test_focal_gradient_is_the_definitions(probability, gamma, balanced):
     options = {"gamma": gamma, "epsilon": 0.1, "probability": probability, "delta": 1e-3, "balanced": balanced}
     left, right = keys.clone().requires_grad_(), queries.clone().requires_grad_()
     loss, entropy = ref.focal_loss(left, right, positive, weight, **options)
+    assert not entropy.requires_grad
     want = torch.autograd.grad(2.5 * loss, (left, right))
     found_loss, found_entropy, slope = ref.weighted_focal_loss(keys, queries, positive, weight, **options)
     torch.testing.assert_close((found_loss, found_entropy), (loss.detach(), entropy), rtol=1e-14, atol=0)
@@ -307,3 +308,32 @@ def test_focal_slopes_at_the_edges(dtype, gamma, probability, cos, signs):
     _, _, slope = ref.weighted_focal_loss(keys, queries, positive, gamma=gamma, probability=probability)
     assert slope.isfinite().all()
     assert slope.sign().tolist() == [signs]
+
+
+FORMS = {
+    "definition": lambda *args, **options: ref.focal_loss(*args, None, **options),
+    "written out": lambda *args, **options: ref.weighted_focal_loss(*args, None, **options)[:2],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("right", FLOATS, ids=str)
+@pytest.mark.parametrize("left", FLOATS, ids=str)
+def test_focal_loss_of_mixed_dtypes(left, right, form):
+    """At cosine 1 a wrong pair's -log(1 - p) is that of the coarser side's rounding, in the wider compute dtype."""
+    keys, queries = torch.tensor([[2.0, 0.0]], dtype=left), torch.tensor([[1.0, 0.0]], dtype=right)
+    options = {"gamma": 0.0, "epsilon": 0.0, "probability": "relu", "delta": 1e-10, "balanced": True}
+    loss, entropy = FORMS[form](keys, queries, torch.tensor([[False]]), **options)
+    assert loss.dtype == entropy.dtype == (torch.float64 if torch.float64 in (left, right) else torch.float32)
+    want = -math.log(max(torch.finfo(left).eps, torch.finfo(right).eps))
+    assert loss.item() == entropy.item() == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_focal_loss_keeps_float32_under_autocast(form):
+    keys, queries, positive, _ = focal_batch(torch.float32)
+    options = {"gamma": 1.0, "epsilon": 0.05, "probability": "softplus", "delta": 1e-10, "balanced": True}
+    want = FORMS[form](keys, queries, positive, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = FORMS[form](keys, queries, positive, **options)
+    assert torch.equal(torch.stack(found), torch.stack(want))
