@@ -16,10 +16,35 @@ import transformers
 
 from .hub import upload
 
-__all__ = ["REVISION", "push", "save"]
+__all__ = ["REVISION", "check", "push", "save"]
 
 REVISION = "remote-code"
 CODE = Path(__file__).with_name("surprise_remote.py")
+
+
+def check(model: Any) -> None:
+    """Refuse a SurpriseModel that the code can't run.
+
+    Raises:
+        ValueError: it has neither labels nor an ensemble, or something that code can't do.
+    """
+    if model.ensemble is None and model.candidate_labels is None:
+        raise ValueError("a plain encoder needs no remote code: fit an ensemble or set labels first")
+    if model.transformers_model is None:
+        raise ValueError("remote code needs an encoder of transformers, and this model has none")
+    if model.long_texts != "truncate":
+        raise ValueError(f"remote code can't do long_texts={model.long_texts!r}: set model.long_texts = 'truncate'")
+    if model.fitted is not None:
+        if model.fitted.estimator == "tail":
+            raise ValueError("remote code can't do estimator='tail': set the labels again with another")
+        return
+    for name, known in {"estimator": "gaussian", "refine": 0}.items():  # each call would have to fit with them
+        value = model.fit_options.get(name, known)
+        if value != known:
+            raise ValueError(
+                f"remote code can't fit labels with {name}={value!r}, and these are not fitted: fit an ensemble first,"
+                f" or set the labels again with {name}={known!r}"
+            )
 
 
 def save(model: Any, folder: str | Path) -> None:
@@ -31,16 +56,9 @@ def save(model: Any, folder: str | Path) -> None:
             trust_remote_code=True.
 
     Raises:
-        ValueError: the model holds what that code can't do.
+        ValueError: as `check`; nothing is written then.
     """
-    if model.ensemble is None and model.candidate_labels is None:
-        raise ValueError("a plain encoder needs no remote code: fit an ensemble or set labels first")
-    if model.transformers_model is None:
-        raise ValueError("remote code needs an encoder of transformers, and this model has none")
-    if model.long_texts != "truncate":
-        raise ValueError(f"remote code can't do long_texts={model.long_texts!r}: set model.long_texts = 'truncate'")
-    if model.fitted is not None and model.fitted.estimator == "tail":
-        raise ValueError("remote code can't do estimator='tail': set the labels again with another")
+    check(model)
     model.save_pretrained(str(folder))
     config = Path(folder, "config.json")
     found = json.loads(config.read_text(encoding="utf-8"))
@@ -70,6 +88,5 @@ def push(model: Any, repo_id: str, *, revision: str = REVISION, **kwargs: Any) -
     """
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
-        return upload(
-            folder, repo_id, revision=revision, commit_message="Add code for use without surprise_hf", **kwargs
-        )
+        kwargs = {"commit_message": "Add code for use without surprise_hf", **kwargs}
+        return upload(folder, repo_id, revision=revision, **kwargs)

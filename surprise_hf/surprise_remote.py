@@ -28,6 +28,7 @@ from transformers.utils.hub import cached_file
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 POOLINGS = ("cls", "mean", "max", "lasttoken")
 VERSION = 1  # of surprise/config.json
+ARGUMENTS = ("candidate_labels", "hypothesis_template", "surprise_weight", "n_cross", "top_k")
 MORE = "; that is in the package: pip install surprise-hf, import surprise_hf, and load the main branch"
 
 
@@ -35,7 +36,8 @@ class SurpriseRemotePipeline(Pipeline):
     """Zero-shot labels by the surprise score: how much more similar a text is to a label than an ensemble's texts are.
 
     Call with texts and, unless they are stored, candidate_labels; hypothesis_template, surprise_weight, n_cross and
-    top_k as in surprise_hf. Gives {"sequence", "labels", "scores"} for each text, best label first.
+    top_k as in surprise_hf, also as defaults of the pipeline. Gives {"sequence", "labels", "scores"} for each text, the
+    best label first.
     """
 
     _load_tokenizer = True  # type: ignore[assignment]
@@ -141,12 +143,15 @@ class SurpriseRemotePipeline(Pipeline):
         surprise_weight: float | None = None,
         n_cross: float | None = None,
         top_k: int | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         **other: Any,
     ) -> Any:
         """See the class."""
-        if other:
-            raise TypeError(f"unknown here: {', '.join(other)}{MORE}")
+        given = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        call = {**self._postprocess_params, **self._sanitize_parameters(**given, **other)[2]}
+        top_k = call.get("top_k")
+        sizes = (size for size in (batch_size, self._batch_size, 32) if size is not None)
+        batch_size = next(sizes)
         for name, count in (("top_k", top_k), ("batch_size", batch_size)):
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
                 raise ValueError(f"{name} must be a positive integer, got {count!r}")
@@ -154,10 +159,10 @@ class SurpriseRemotePipeline(Pipeline):
         results: list[dict[str, Any]] = [{"sequence": text, "labels": [], "scores": []} for text in rows]
         texts = {row: text for row, text in enumerate(rows) if text is not None and text.strip()}
         if texts:
-            given = {"weight": surprise_weight, "n_cross": n_cross}
-            given = {name: value for name, value in given.items() if value is not None}
+            names = {"surprise_weight": "weight", "n_cross": "n_cross"}
+            options = {to: call[name] for name, to in names.items() if name in call}
             keys = self.embed(list(texts.values()), batch_size)
-            labels, fitted = self._fit(candidate_labels, hypothesis_template, given, keys)
+            labels, fitted = self._fit(call.get("candidate_labels"), call.get("hypothesis_template"), options, keys)
             for row, (scores, order) in zip(texts, rank(unit(keys), fitted), strict=True):
                 best = order[:top_k]
                 results[row]["labels"] = [labels[i] for i in best]
@@ -168,36 +173,50 @@ class SurpriseRemotePipeline(Pipeline):
         self, given: Any, template: Any, options: dict[str, Any], keys: Tensor
     ) -> tuple[list[Any], dict[str, Any]]:
         """Names of the labels, and what scores them: that stored, where nothing else is asked for."""
-        stored = self.stored["candidate_labels"]
+        stored, usual = self.stored["candidate_labels"], self.stored["hypothesis_template"]
         labels = as_labels(stored if given is None else given)
-        asked = self.stored["hypothesis_template"] if template is None else template
-        asked = list(asked) if isinstance(asked, tuple) else asked
-        same = stored is not None and labels == as_labels(stored) and asked == self.stored["hypothesis_template"]
-        options = {**(self.stored["fit_options"] if self.ensemble is not None else {}), **options}
+        asked = usual if template is None else list(template) if isinstance(template, tuple) else template
+        same = stored is not None and labels == as_labels(stored)
+        options = {**(self.stored["fit_options"] if same or self.ensemble is not None else {}), **options}
         names = [label for label, _ in labels]
-        if same and self.stored["fitted"] and options == self.stored["fit_options"]:
+        if same and asked == usual and self.stored["fitted"] and options == self.stored["fit_options"]:
             return names, {**self.stored["fitted"], **self.tensors}
         unknown = [
             f"{n}={v}" for n, v in options.items() if n not in ("weight", "n_cross") and v not in (0, "gaussian")
         ]
         if unknown:
             raise ValueError(f"new labels can't be fitted with {', '.join(unknown)} here{MORE}")
-        queries = self.tensors.get("vectors") if same else None
-        if queries is None:
-            queries = self._label_vectors([text for _, text in labels], [asked] if isinstance(asked, str) else asked)
+        queries = self._label_vectors(labels, [asked] if isinstance(asked, str) else asked)
         return names, fit(queries, self.ensemble, keys, options.get("weight"), options.get("n_cross", 1000))
 
-    def _label_vectors(self, texts: list[str], templates: list[str]) -> Tensor:
+    def _label_vectors(self, labels: list[tuple[Any, str]], templates: list[str]) -> Tensor:
+        """(m, d): those stored from examples, the others of the labels' texts."""
         if not templates:
             raise ValueError("hypothesis_template is an empty list: give at least one template")
         for template in templates:
             if template.count("{}") != 1 or template.count("{") + template.count("}") != 2:
                 raise ValueError(f"hypothesis_template must contain {{}} exactly once and no other brace: {template!r}")
-        vectors = self.embed([template.replace("{}", text) for template in templates for text in texts])
-        return vectors if len(templates) == 1 else unit(vectors).reshape(len(templates), len(texts), -1).mean(dim=0)
+        given, usual = self.tensors.get("vectors"), self.stored["hypothesis_template"]
+        known = [] if given is None else keys_of(as_labels(self.stored["candidate_labels"]), usual)
+        place = {key: row for row, key in enumerate(known)}
+        by_text = {key[1:]: row for row, key in reversed([*enumerate(known)])}
+        asked = keys_of(labels, templates)
+        rows = [place.get(key, by_text.get(key[1:])) for key in asked]
+        new = [i for i, row in enumerate(rows) if row is None]
+        found = [torch.empty(0) if given is None or row is None else given[row] for row in rows]
+        if new:
+            vectors = self.embed([asked[i][at + 1] for at in range(len(templates)) for i in new])
+            if len(templates) > 1:
+                vectors = unit(vectors).reshape(len(templates), len(new), -1).mean(dim=0).to(vectors)
+            for i, vector in zip(new, vectors, strict=True):
+                found[i] = vector
+        return torch.stack(found)
 
-    def _sanitize_parameters(self, **_: Any) -> Any:
-        return {}, {}, {}
+    def _sanitize_parameters(self, **kwargs: Any) -> Any:
+        unknown = sorted(set(kwargs) - set(ARGUMENTS))
+        if unknown:
+            raise TypeError(f"unknown here: {', '.join(unknown)}{MORE}")
+        return {}, {}, {name: value for name, value in kwargs.items() if value is not None}
 
     def preprocess(self, input_: Any, **_: Any) -> Any:
         """Nothing."""
@@ -257,6 +276,12 @@ def as_labels(labels: Any) -> list[tuple[Any, str]]:
     return [
         (label, text.strip() if isinstance(text, str) else str(label)) for label, text in zip(found, texts, strict=True)
     ]
+
+
+def keys_of(labels: list[tuple[Any, str]], templates: Any) -> list[tuple[str, ...]]:
+    """What tells labels' vectors apart: the name, and the texts that are embedded for it."""
+    several = [templates] if isinstance(templates, str) else templates
+    return [(str(label), *(one.replace("{}", text) for one in several)) for label, text in labels]
 
 
 # --- the score (paper section 2), in float64 -------------------------------------------------------------------------

@@ -213,12 +213,85 @@ def test_stored_labels_without_an_ensemble(st_path, tmp_path):
     same(here(DOCUMENTS, surprise_weight=1), there(DOCUMENTS, surprise_weight=1))
 
 
-@pytest.mark.filterwarnings("ignore:the ensemble")
-def test_labels_from_examples(st_path, tmp_path):
-    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS)
-    pipe = SurpriseZeroShotPipeline(model).fit_labels(DOCUMENTS[:6], ["sport"] * 4 + ["money"] * 2)
+@pytest.mark.filterwarnings("ignore:the ensemble|one document")
+@pytest.mark.parametrize("options", [{"weight": 1.0}, {"weight": 0.3}, {"n_cross": 5}], ids=str)
+def test_options_stored_without_an_ensemble(options, st_path, tmp_path):
+    here, there = both(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS, **options), tmp_path)
+    for labels in (None, LABELS, LABELS[::-1], OTHERS):
+        same(here(DOCUMENTS, labels), there(DOCUMENTS, labels))
+        same(here(DOCUMENTS, labels, surprise_weight=0.5), there(DOCUMENTS, labels, surprise_weight=0.5))
+
+
+EXAMPLES = {"labels": [LABELS[i % 3] for i in range(12)], "candidate_labels": LABELS, "refine": 0}
+ASKED = {
+    "stored": None,
+    "reversed": LABELS[::-1],
+    "some": LABELS[1:],
+    "others": OTHERS,
+    "some of others": ["music", "animal"],
+    "by their texts": {"a": "animal", "s": "sport"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble|some of these labels")
+@pytest.mark.parametrize("templates", ["this is {}", ["this is {}", "{}!"]], ids=["one template", "two"])
+@pytest.mark.parametrize("with_ensemble", [True, False])
+def test_labels_from_examples(with_ensemble, templates, st_path, tmp_path):
+    pipe = SurpriseZeroShotPipeline(SurpriseModel(str(st_path), device="cpu"))
+    if with_ensemble:
+        pipe.fit_ensemble(DOCUMENTS)
+    pipe.fit_labels(DOCUMENTS[:12], hypothesis_template=templates, **EXAMPLES)
     here, there = both(pipe.model, tmp_path)
+    for labels in ASKED.values():
+        same(here(DOCUMENTS, labels), there(DOCUMENTS, labels))
+        same(here(DOCUMENTS, labels, hypothesis_template="{}"), there(DOCUMENTS, labels, hypothesis_template="{}"))
+
+
+DEFAULTS = {
+    "labels": {"candidate_labels": OTHERS},
+    "labels and template": {"candidate_labels": OTHERS, "hypothesis_template": "about {}"},
+    "weight": {"surprise_weight": 0.5},
+    "n_cross": {"n_cross": 20, "candidate_labels": OTHERS},
+    "top_k": {"top_k": 1},
+    "batch_size": {"batch_size": 3},
+    "none": {"candidate_labels": None, "top_k": None},
+}
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble")
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_defaults_of_the_pipeline_are_those_of_the_package(kind, st_path, tmp_path):
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS)
+    remote.save(model, tmp_path)
+    here = SurpriseZeroShotPipeline(model, **DEFAULTS[kind])
+    there = transformers.pipeline(
+        "surprise-zero-shot", model=str(tmp_path), trust_remote_code=True, device="cpu", **DEFAULTS[kind]
+    )
     same(here(DOCUMENTS), there(DOCUMENTS))
+    call = {"candidate_labels": ["food", "rain", "dog"], "top_k": 2, "surprise_weight": 1}  # wins over them
+    same(here(DOCUMENTS, **call), there(DOCUMENTS, **call))
+
+
+def test_batches_are_as_large_as_the_pipeline_was_told(st_path, tmp_path, monkeypatch):
+    remote.save(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS, weight=1.0), tmp_path)
+    there = transformers.pipeline(
+        "surprise-zero-shot", model=str(tmp_path), trust_remote_code=True, device="cpu", batch_size=3
+    )
+    sizes = []
+    embed = there.embed
+    monkeypatch.setattr(there, "embed", lambda texts, size=32: sizes.append(size) or embed(texts, size))
+    there(DOCUMENTS)
+    there(DOCUMENTS, batch_size=5)
+    assert sizes[0::2] == [3, 5]
+
+
+@pytest.mark.parametrize("unknown", [{"nonsense": 3}, {"threshold": 0.9}, {"estimator": "quantile"}], ids=str)
+def test_unknown_defaults_are_refused(unknown, st_path, tmp_path):
+    remote.save(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS), tmp_path)
+    with pytest.raises(TypeError, match=rf"unknown here: {next(iter(unknown))}; .*pip install surprise-hf"):
+        transformers.pipeline(
+            "surprise-zero-shot", model=str(tmp_path), trust_remote_code=True, device="cpu", **unknown
+        )
 
 
 def test_what_it_cannot_do_is_said(st_path, tmp_path):
@@ -248,10 +321,46 @@ def test_what_is_not_saved_for_it(st_path, tmp_path):
     model.set_labels(LABELS, weight=1.0, estimator="tail")
     with pytest.raises(ValueError, match="can't do estimator='tail'"):
         remote.save(model, tmp_path)
+    for options, message in (
+        ({"refine": "auto"}, "can't fit labels with refine='auto'"),
+        ({"refine": 2}, "can't fit labels with refine=2"),
+        ({"estimator": "quantile"}, "can't fit labels with estimator='quantile'"),
+        ({"estimator": "auto"}, "can't fit labels with estimator='auto'"),
+    ):
+        model.set_ensemble(None)
+        model.set_labels(LABELS, **options)
+        with pytest.raises(ValueError, match=message):
+            remote.save(model, tmp_path)
+        model.fit_ensemble(DOCUMENTS)
+        remote.check(model)  # what is fitted needs no fit
     static = SentenceTransformer(modules=[StaticEmbedding(model.tokenizer, embedding_dim=8)], device="cpu")
     with pytest.raises(ValueError, match="needs an encoder of transformers"):
         remote.save(SurpriseModel.from_encoder(static).set_labels(LABELS), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"commit_message": "Mine"}, {"revision": "there", "private": True}], ids=str)
+def test_pushing_takes_what_upload_takes(options, st_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(remote, "upload", lambda *_, **kwargs: asked.append(kwargs) or "address")
+    model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS)
+    assert remote.push(model, "me/model", **options) == "address"
+    usual = {"revision": "remote-code", "commit_message": "Add code for use without surprise_hf"}
+    assert asked == [{**usual, **options}]
+
+
+def test_nothing_is_pushed_where_the_second_branch_would_be_refused(st_path, monkeypatch):
+    pushed = []
+    monkeypatch.setattr(SentenceTransformer, "push_to_hub", lambda *_, **__: pushed.append("main") or "address")
+    monkeypatch.setattr(remote, "upload", lambda *_, **__: pushed.append("remote-code"))
+    monkeypatch.setattr("surprise_hf.model_card.is_ours", lambda *_, **__: True)
+    model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS, refine="auto")
+    with pytest.raises(ValueError, match="remote code can't fit labels with refine='auto'"):
+        model.push_to_hub("me/model", remote_code=True)
+    assert pushed == []
+    assert model.push_to_hub("me/model") == "address"
+    model.set_labels(LABELS).push_to_hub("me/model", remote_code=True)
+    assert pushed == ["main", "main", "remote-code"]
 
 
 @pytest.mark.parametrize(
