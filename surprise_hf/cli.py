@@ -262,9 +262,10 @@ class _Classifier:
         from .fitted import crossover_weight
         from .scorer import SMALL_WEIGHT
 
-        if "weight" in self.scorer.options:
+        options = self.scorer.all_options
+        if "weight" in options:
             return
-        weight = self.scorer.options["weight"] = crossover_weight(documents)
+        weight = self.scorer.options["weight"] = crossover_weight(documents, None, options.get("n_cross", 1000))
         if weight < SMALL_WEIGHT:
             say(
                 f"note: the ensemble has {documents:,} documents, so surprise has the weight {weight:.3f} and plain"

@@ -205,6 +205,44 @@ def test_labels_and_ensemble_stored_in_the_model(command: Command, st_path: Path
     check(read(command.out, "csv"), stored([row["text"] for row in rows]))
 
 
+@pytest.mark.parametrize("options", [{"surprise_weight": 1.0}, {"n_cross": 20}, {"estimator": "quantile"}], ids=str)
+@pytest.mark.parametrize("labels", [(), ("--labels", ",".join(LABELS))], ids=["stored", "given again"])
+@pytest.mark.parametrize("where", ["in the model", "file", "its own"])
+def test_scoring_options_stored_in_the_model(
+    command: Command, st_path: Path, tmp_path: Path, where: str, labels: tuple[str, ...], options: dict[str, Any]
+):
+    """The pipeline's scores, whatever the ensemble; they were those of no options."""
+    pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"), device="cpu")
+    pipe.fit_ensemble(TEXTS[:50])
+    given, ensemble = (), None
+    if where != "in the model":
+        pipe.model.ensemble.save(tmp_path / "e.safetensors")
+        pipe.model.set_ensemble(None)
+    if where == "file":
+        ensemble = tmp_path / "e.safetensors"
+        given = ("--ensemble", ensemble)
+    pipe.set_labels(LABELS, **options).save_pretrained(tmp_path / "model")
+    source = write(tmp_path / "in.csv")
+    model = ("--text-column", "text", "--model", tmp_path / "model", "--device", "cpu")
+    assert command("classify", source, *model, *labels, *given) == 0
+    rows = read(command.out, "csv")
+    check(rows, pipe(TEXTS, ensemble=ensemble))
+    assert command("classify", source, *model, *labels, *given, "--surprise-weight", 0.5) == 0
+    check(read(command.out, "csv"), pipe(TEXTS, ensemble=ensemble, surprise_weight=0.5))
+    assert rows != read(command.out, "csv")
+
+
+def test_another_prompt_than_the_models_own(command: Command, st_path: Path, tmp_path: Path):
+    pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"), device="cpu", prompt="bird ")
+    pipe.fit_ensemble(TEXTS).set_labels(LABELS, surprise_weight=1).save_pretrained(tmp_path / "model")
+    source = write(tmp_path / "in.csv")
+    model = ("classify", source, "--text-column", "text", "--model", tmp_path / "model", "--device", "cpu")
+    assert command(*model, "--prompt", "query: ") == 1
+    assert "fitted with prompt='bird ', and texts read with prompt='query: '" in command.err
+    assert command(*model, "--prompt", "bird ") == 0
+    check(read(command.out, "csv"), pipe(TEXTS))
+
+
 # --- problems ----------------------------------------------------------------------------------------------------
 
 
