@@ -113,7 +113,8 @@ def predictions(
     """
     given, tested = split(positive, shots, seed)
     documents, _ = model.embed(list(texts), batch_size=batch_size)
-    names = model.label_vectors(labels, model.hypothesis_template if template is None else template)
+    # by name, whatever examples the model has been given
+    names = model.name_vectors(labels, model.hypothesis_template if template is None else template)
     queries, emb = names.to(documents.device), documents[tested]
     k = max(int(positive.sum(dim=1).max()), 1)
 

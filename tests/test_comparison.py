@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from surprise_hf import SurpriseModel, comparison, plots
 from surprise_hf.comparison import METHODS, compare, predictions, split
-from surprise_hf.few_shot import as_matrix
+from surprise_hf.few_shot import as_matrix, fit_labels
 from surprise_hf.scoring import surprise
 
 LABELS = ["a", "b", "c", "d"]
@@ -141,6 +141,20 @@ def test_predictions_are_the_decisions_of_surprise(st_path, monkeypatch):
     with_shots = {name: best for name, best, _ in predictions(model, texts, labels, positive, shots=1)}
     assert list(with_shots) == [*METHODS, "examples"]
     assert {len(best) for best in with_shots.values()} == {6}
+
+
+@pytest.mark.parametrize("shots", [0, 1])
+def test_names_are_judged_whatever_examples_the_model_knows(shots, st_path, monkeypatch):
+    """ "cosine" and all the others start from the labels' names; they were those that examples had moved."""
+    monkeypatch.setitem(sys.modules, "setfit", None)
+    plain, taught = (SurpriseModel.from_pretrained(st_path, device="cpu") for _ in range(2))
+    texts = [f"{verb} the {thing}" for thing in ("match", "election", "bank") for verb in ("win", "vote", "taste")]
+    labels, positive = ["sport", "politics", "money"], as_matrix([[i // 3] for i in range(9)], 3)
+    fit_labels(taught, texts, [labels[i % 3] for i in range(9)], candidate_labels=labels)
+    want, found = (list(predictions(model, texts, labels, positive, shots=shots)) for model in (plain, taught))
+    assert [name for name, _, _ in found] == [*METHODS, *(["examples"] if shots else [])]
+    for (_, one, _), (_, other, _) in zip(found, want, strict=True):
+        assert torch.equal(one, other)
 
 
 class FakeSetFit(types.ModuleType):

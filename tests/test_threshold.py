@@ -74,6 +74,28 @@ def test_an_estimator_that_is_asked_for_stays(pipe: SurpriseZeroShotPipeline) ->
         assert other["scores"] == [score for score in one["scores"] if score >= 0.99]
 
 
+def test_limits_of_the_pipeline_can_be_taken_back(model: SurpriseModel) -> None:
+    limited = SurpriseZeroShotPipeline(model, surprise_weight=1.0, threshold=0.99, top_k=1)
+    free = SurpriseZeroShotPipeline(model, surprise_weight=1.0)
+    texts = DOCUMENTS[:9] + STRANGE
+    assert not all(result["labels"] for result in limited(texts, list(SUBJECTS)))
+    assert limited(texts, list(SUBJECTS), threshold=0, top_k=99) == free(texts, list(SUBJECTS))
+    assert limited(texts, list(SUBJECTS), threshold=0) == free(texts, list(SUBJECTS), top_k=1)
+
+
+def test_strangeness_is_looked_at_where_it_decides(pipe: SurpriseZeroShotPipeline, monkeypatch) -> None:
+    """It costs d^2 for each document."""
+    asked = []
+    accept = FittedLabels.accept
+    monkeypatch.setattr(FittedLabels, "accept", lambda *a, **k: asked.append(1) or accept(*a, **k))
+    plain = pipe(DOCUMENTS[:5], list(SUBJECTS), estimator="tail")
+    pipe(DOCUMENTS[:5], list(SUBJECTS), estimator="tail", threshold=0.5, multi_label=True)
+    assert asked == []
+    some = pipe(DOCUMENTS[:5], list(SUBJECTS), estimator="tail", threshold=0.5)
+    assert asked == [1]
+    assert [one for one in some if one["labels"]] == [a for a, b in zip(plain, some, strict=True) if b["labels"]]
+
+
 def test_refine_auto_in_the_pipeline(pipe: SurpriseZeroShotPipeline) -> None:
     plain = [result["labels"][0] for result in pipe(DOCUMENTS, list(SUBJECTS))]
     refined = [result["labels"][0] for result in pipe(DOCUMENTS, list(SUBJECTS), refine="auto")]

@@ -147,6 +147,15 @@ def test_numbers_count_the_names_on_both_sides(kind, references):
     assert results["accuracy"] == 2 / 3
 
 
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=lambda kind: kind.__name__)
+def test_integers_are_numbers_in_every_container(kind):
+    """A tensor of them was a TypeError, which nothing promised."""
+    given = {"queries": [[1, 0], [0, 1]], "ensemble": [[1, 0], [0, 1], [2, 1]]}
+    call = {"predictions": [[3.0, 1.0], [1.0, 2.0]], "references": [0, 1]}
+    found = load("classification").compute(**call, **{name: kind(rows) for name, rows in given.items()})
+    assert (found["accuracy"], found["cosine_accuracy"]) == (1.0, 1.0)
+
+
 def test_no_labels_anywhere_is_right():
     results = load("classification").compute(predictions=[[], []], references=[[], []])
     assert results == {"accuracy": 1.0, "f1_weighted": 1.0, "f1_macro": 1.0}
