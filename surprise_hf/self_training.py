@@ -1,16 +1,26 @@
 """Which documents a trained model may learn from as if its labels of them were true, and whether that pays.
 
-Measured in docs/training.md, "Self-training". `SurpriseTrainer` does the training.
+Measured in docs/training.md, "Self-training". `SurpriseTrainer` decides, and sends `GoingOn`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
+from transformers import PrinterCallback
 
 from .ensemble import Ensemble, reservoir_order
-from .few_shot import surest
+from .few_shot import as_matrix, surest
+from .label_trainer import LabelTrainer
+from .model import SurpriseModel
+from .training_arguments import SurpriseTrainingArguments
+from .training_data import LABEL
 
 AGREED = 0.965  # from this agreement on it pays
 LABELS = 10  # so many at least: of two or four, examples and documents agree on what is wrong, too
@@ -43,3 +53,56 @@ def joining(
     order = reservoir_order(len(texts), ensemble.reservoir_size, ensemble.seed).tolist()
     known = set(examples)
     return {text: (at, label) for at, label in surest(z, PER_LABEL) if (text := texts[order[at]]) not in known}
+
+
+def of_first_process(found: Any) -> Any:
+    """What each process has found by itself, as the first one has: the rounding of one decides for all."""
+    held = [found]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(held)
+    return held[0]
+
+
+class GoingOn(LabelTrainer):
+    """Trains another's model for an epoch on more rows (n), whose embeddings (n, d) are known: no checkpoint, no
+    evaluation, nothing said or fitted.
+    """
+
+    def __init__(
+        self, model: SurpriseModel, args: SurpriseTrainingArguments, rows: Dataset, embedded: Tensor, **kwargs: Any
+    ) -> None:
+        self.embedded = embedded
+        evaluates = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        args = replace(
+            args,
+            lr_scheduler_type="constant" if evaluates else args.lr_scheduler_type,
+            lr_scheduler_kwargs=None if evaluates else args.lr_scheduler_kwargs,
+            num_train_epochs=1,
+            max_steps=-1,
+            stop_cross_entropy=None,
+            self_training=False,
+            save_strategy="no",
+            eval_strategy="no",
+            eval_on_start=False,
+            logging_strategy="no",
+            load_best_model_at_end=False,
+            push_to_hub=False,
+            report_to="none",
+        )
+        super().__init__(model, args, rows, **kwargs)
+        self.remove_callback(PrinterCallback)
+
+    def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
+        """As the other one has made it."""
+        return cast("SurpriseModel", model)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """The card tells of the training that the user started."""
+
+    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        return self._name_vectors(), self.embedded, as_matrix(self.train_dataset[LABEL], len(self.labels))
+
+    def _refit(self) -> None:
+        """The other one does."""

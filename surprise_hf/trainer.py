@@ -1,65 +1,61 @@
 """SurpriseTrainer: fine-tune an encoder on a few labelled texts, with transformers' Trainer.
 
-A step encodes its documents and the label texts once each and compares all with all (`losses.LabelMatrixLoss`).
-After training the ensemble is fitted anew with the trained weights, so that the saved folder is a pipeline.
-Paper: section 3.2 (training).
+The steps are those of `label_trainer`. Here is what comes around them: going on with the surest documents, folders and
+checkpoints that are pipelines, and evaluation. Paper: section 3.2 (training).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction, PreTrainedModel, PrinterCallback
+from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs, self_training
-from .ensemble import Ensemble
-from .few_shot import accuracy_and_f1, aim_labels, as_matrix, part_labels, pseudo_label, refinement_beside
+from .few_shot import accuracy_and_f1, as_matrix, pseudo_label
 from .fitted import FittedLabels
-from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
-from .model import SurpriseModel
+from .label_trainer import NO_DOCUMENTS, LabelTrainer
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
-from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
 from .training_arguments import SurpriseTrainingArguments
-from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, prepare, restore
+from .training_data import LABEL, TEXT, WEIGHT, restore
 
 __all__ = ["SurpriseTrainer", "SurpriseTrainingArguments"]
 
 AIMS = "aims.safetensors"  # of a checkpoint
-LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
-NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
 
 
-class SurpriseTrainer(SentenceTransformerTrainer):
+class SurpriseTrainer(LabelTrainer):
     """Fine-tunes an encoder so that documents lie near their labels: between name and examples, as far as these agree.
 
     Args:
         model: a SurpriseModel or SentenceTransformer (its modules are trained in place), or None with `model_init`.
         args: SurpriseTrainingArguments.
         train_dataset: rows with a text and its label (a name, a number, a ClassLabel, a list of these, or nothing),
-            as a `datasets.Dataset`, a DataFrame, or dicts. See `few_shot.read_targets`. Blank texts are left out.
+            as a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns. See `few_shot.read_targets`. Blank texts
+            are left out.
         eval_dataset: the same, or a dict of several.
         labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
         hypothesis_template: what to embed for a label; None takes the model's.
         ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
             labels are refined on them (`args.refine`), unless there are no more of them than of the training texts, and
             training goes on with those it is surest of where that pays by what is known (`args.self_training`).
-            None: the training texts, without refinement.
+            Iterators are read into a list. None: the training texts, without refinement.
         compute_metrics: of an EvalPrediction with scores (n, m) and targets (n, m) bool.
         kwargs: of SentenceTransformerTrainer (callbacks, optimizers, evaluator, model_init, ...). `loss` may be a
             WeightedFocalLoss.
+
+    Raises:
+        ValueError: a column, a label, a document or an option that does not fit, before anything is trained.
 
     After `train` the model holds labels, template and ensemble, and `save_model` saves them: checkpoints too are
     folders for `transformers.pipeline("surprise-zero-shot", model=folder)`. Examples move each label from its name,
@@ -74,236 +70,13 @@ class SurpriseTrainer(SentenceTransformerTrainer):
     References: paper section 3.2; docs/training.md.
     """
 
-    training_args_class = SurpriseTrainingArguments
-    loss_is_scaled_for_ga = False  # a batch's mean: without this, accumulation over n batches counts it n-fold
-    model: SurpriseModel
-    loss: LabelMatrixLoss  # type: ignore[assignment]
-    args: SurpriseTrainingArguments
     push_in_progress: Any
-
-    def __init__(
-        self,
-        model: SentenceTransformer | None = None,
-        args: SurpriseTrainingArguments | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        *,
-        labels: Any = None,
-        hypothesis_template: str | None = None,
-        ensemble: Any = None,
-        loss: WeightedFocalLoss | None = None,
-        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        args = SurpriseTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        self.labels = None if labels is None else inputs.as_labels(labels)
-        self.template, self.ensemble = hypothesis_template, ensemble
-        self._focal, self._metrics, self._columns = loss, compute_metrics, args
-        self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
-        self._held: list[Tensor] = []  # weights that don't train
-        self._aims: dict[str, Tensor] | None = None
-        train_dataset = self.preprocess_dataset(train_dataset, "train")
-        eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
-        if args.self_training and ensemble is None:
-            raise ValueError(NO_DOCUMENTS)
-        if self.labels is None:
-            raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
-        model = None if model is None else self._as_model(model)
-        super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
-        self.add_callback(AimAtExamples(self))
-        self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
-
-    def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
-        """With labels and template stored, and one prompt for documents and labels."""
-        model = SurpriseModel.from_encoder(model)
-        prompts = self._columns.prompts
-        if isinstance(prompts, dict) and prompts:
-            raise ValueError("documents and labels share one prompt: give prompts as a string, or a model with one")
-        if prompts:
-            model.prompts["surprise"] = str(prompts)
-            model.default_prompt_name = "surprise"
-        template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
-        if not isinstance(template, str):
-            raise ValueError("training takes one hypothesis_template; average several when labelling")
-        self.template = template
-        refine = self._columns.refine
-        refine = "auto" if refine is None and self.ensemble is not None else refine
-        rounds = int(refine) if refine is not None and str(refine).isdigit() else refine
-        return model.set_labels(self.labels, template, refine=rounds, weight=self._columns.surprise_weight)
-
-    def call_model_init(self, trial: Any = None) -> SurpriseModel:
-        """A fresh model for each search trial, prepared as the one given would be."""
-        return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
-
-    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """As in the base class, but no training texts are drawn for its card's examples, with a progress bar: the card
-        of a model with labels is our own.
-        """
-        card = self.model.model_card_data
-        before, card.widget = card.widget, card.widget or [{}]  # where there are some it looks for none
-        super().add_model_card_callback(default_args_dict)
-        card.widget = before
-
-    # --- data ----------------------------------------------------------------------------------------------------
-
-    def preprocess_dataset(self, dataset: Any = None, dataset_name: str | None = None) -> Any:
-        """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
-
-        Raises:
-            ValueError: a column is not found, or a label is not in the label set; the message names the row.
-        """
-        if dataset is None or (self.labels and getattr(dataset, "_surprise_labels", None) is self.labels):
-            return dataset
-        if isinstance(dataset, dict) and not isinstance(dataset, Dataset):
-            return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
-        columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
-        prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
-        prepared._surprise_labels = self.labels  # noqa: SLF001 (so that it is not prepared twice)
-        return prepared
-
-    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> LabelCollator:
-        """Documents are tokenised with the model's prompt."""
-        del processing_class
-        assert self.labels is not None
-        return LabelCollator(
-            preprocess_fn=model.preprocess,
-            router_mapping=args.router_mapping,
-            prompts=model._default_prompt or None,  # noqa: SLF001
-            label_count=len(self.labels),
-        )
-
-    def get_train_dataloader(self) -> DataLoader:
-        """As in the base class, but in a distributed run the last batches are filled up from the first."""
-        if self.args.world_size == 1 or self.train_dataset is None:
-            return super().get_train_dataloader()
-        self.accelerator.even_batches = True
-        loader = self._build_dataloader(self.train_dataset, self.args.train_batch_size, dataset_kind="train")
-        self._train_dataloader = self.accelerator.prepare(loader)
-        return self._train_dataloader
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """Rows to predict need no label column."""
-        return super().get_test_dataloader(self.preprocess_dataset(test_dataset, "test"))
-
-    # --- training ------------------------------------------------------------------------------------------------
-
-    def get_default_loss(self, model: Any) -> LabelMatrixLoss:
-        """The loss of the arguments over this label set."""
-        args, focal = self._columns, self._focal
-        assert self.labels is not None
-        assert isinstance(self.template, str)
-        if focal is None:
-            weight = self._balanced() if args.class_weight == "balanced" else None
-            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, args.balanced, weight)
-        most = LABELS_PER_DOCUMENT * args.train_batch_size * args.world_size
-        return LabelMatrixLoss(
-            model,
-            inputs.hypotheses(self.labels, self.template),
-            focal,
-            most if args.labels_per_step is None else args.labels_per_step,
-            model._default_prompt or None,  # noqa: SLF001
-        )
-
-    def _balanced(self) -> Tensor:
-        """(m,) weights n / (labels that occur * count), 1 on average over the labelled documents."""
-        assert self.labels is not None
-        assert isinstance(self.train_dataset, Dataset)
-        count = as_matrix(self.train_dataset[LABEL], len(self.labels)).sum(dim=0).double()
-        return torch.where(count > 0, count.sum() / (count > 0).sum() / count.clamp(min=1), 1.0)
-
-    def collect_features(self, inputs: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
-        """Features of the documents, and targets with weights."""
-        features, positive = super().collect_features(inputs)
-        return features, (positive, inputs.get("sample_weight"))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
-        self._fit_step = self._aims = None
-        self.model.set_ensemble(None)
-        try:
-            result = super().train(*args, **kwargs)
-        finally:
-            for weight in self._held:
-                weight.requires_grad_(True)
-            self._held = []
-        self._refit()
+        result = super().train(*args, **kwargs)
         self._self_train()
         return result
-
-    def _aim(self) -> None:
-        """What the loss sees documents and labels from, as the encoder is before training (`few_shot.aim_labels`)."""
-        if not self._columns.mix_examples or not isinstance(self.train_dataset, Dataset):
-            self.loss.aim()
-            return
-        if self._aims is None:  # else they are those of a checkpoint
-            self._aims = dict(zip(("offset", "centre"), aim_labels(*self._examples()), strict=True))
-        self.loss.aim(**{name: x.to(self.args.device) for name, x in self._aims.items()})
-
-    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""
-        assert self.labels is not None
-        assert isinstance(self.train_dataset, Dataset)
-        examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
-        return self._name_vectors(), examples, as_matrix(self.train_dataset[LABEL], len(self.labels))
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """As in every Trainer, without the word embeddings unless they are to be trained."""
-        if not self._columns.train_word_embeddings:
-            encoders = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
-            found = {id(w): w for encoder in encoders for w in encoder.get_input_embeddings().parameters()}
-            self._held += [weight for weight in found.values() if weight.requires_grad]
-            for weight in self._held:
-                weight.requires_grad_(False)
-        return super().create_optimizer(*args, **kwargs)
-
-    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in every Trainer, without dropout unless it is asked for, and on some CPUs with products in bfloat16."""
-        recomputing = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
-        if model.training and not self._columns.dropout:
-            for module in model.modules():
-                module.training = module in recomputing  # which they do in training only
-        options = self.args
-        if (
-            not options.bf16_on_cpu
-            or options.device.type != "cpu"
-            or options.bf16  # or the base class does it, or torch.compile, or where activations are computed again
-            or options.fp16
-            or options.torch_compile
-            or recomputing
-        ):
-            return super().compute_loss(model, *args, **kwargs)
-        with torch.autocast("cpu", torch.bfloat16), Float32Attention():
-            return super().compute_loss(model, *args, **kwargs)
-
-    def _refit(self) -> None:
-        """Fit the model's ensemble and labels, unless they were at this step. No text is encoded twice."""
-        documents, mix = self.ensemble, self._columns.mix_examples and self.state.global_step
-        if documents is None and self.train_dataset is not None:
-            documents = self.train_dataset[TEXT]
-        if documents is None or self._fit_step == self.state.global_step:
-            return
-        if mix and isinstance(self.train_dataset, Dataset):
-            options = dict(self.model.fit_options)
-            self.model.set_labels(None)  # not to be fitted before they are mixed
-            names, examples, positive = self._examples()
-            if self.ensemble is None:
-                self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
-            else:
-                self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-                if self._columns.refine is None:
-                    assert self.model.ensemble is not None
-                    options["refine"] = refinement_beside(len(examples), len(self.model.ensemble))
-            vectors = part_labels(names, examples, positive)
-            self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
-        else:
-            self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
-        self._fit_step = self.state.global_step
-
-    def _name_vectors(self) -> Tensor:
-        """(m, d) embeddings of the labels' names."""
-        assert self.labels is not None
-        assert isinstance(self.template, str)
-        return self.model.name_vectors(self.labels, self.template)
 
     # --- self-training -------------------------------------------------------------------------------------------
 
@@ -361,19 +134,26 @@ class SurpriseTrainer(SentenceTransformerTrainer):
         looked_at = model.ensemble.reservoir.to(model.fitted.queries.device)
         z = model.fitted.z(looked_at)
         parted = unit_rows(model.label_vectors(self.labels, model.hypothesis_template)).to(z.device)
-        agreement = self_training.agreement(z, looked_at, parted)
+        agreement = self_training.of_first_process(self_training.agreement(z, looked_at, parted))
         if wanted is None and agreement < self_training.AGREED:
             return
         texts = [text for _, part, _ in inputs.chunks(self.ensemble, 1024) for text in part]
-        found = self_training.joining(z, model.ensemble, texts, self.train_dataset[TEXT])
+        found = self_training.of_first_process(
+            self_training.joining(z, model.ensemble, texts, self.train_dataset[TEXT])
+        )
         rows = self._joined({text: label for text, (_, label) in found.items()})
         examples = self._examples()[1]
         embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])
         self.log({"self_training": len(found), "agreement": round(agreement, 4)})
-        self._fit_step = None  # also where what follows is interrupted
         kind: dict[str, Any] = {"labels": self.labels, "hypothesis_template": self.template, "loss": self._focal}
-        _GoingOn(model, self._columns, rows, embedded, **kind).train()
-        self._refit()
+        more = self_training.GoingOn(model, self._columns, rows, embedded, **kind)
+        self._fit_step = None
+        try:
+            more.train()
+        finally:
+            for side, count in more.loss.encoded.items():
+                self.loss.encoded[side] += count
+            self._refit()
 
     def _may_self_train(self) -> bool:
         """By itself only with enough labels and examples, of one label each, where labels are refined on documents and
@@ -386,9 +166,8 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return wanted
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
         ends = args.max_steps > 0 or args.load_best_model_at_end
-        again = iter(self.ensemble) is not self.ensemble  # documents can be read once more
         enough = labels >= self_training.LABELS and len(rows) >= self_training.EXAMPLES * labels
-        return enough and refined and not ends and again and all(len(one) < 2 for one in rows[LABEL])
+        return enough and refined and not ends and all(len(one) < 2 for one in rows[LABEL])
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -510,40 +289,3 @@ class SurpriseTrainer(SentenceTransformerTrainer):
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb
-
-
-class _GoingOn(SurpriseTrainer):
-    """Trains another's model for an epoch on more rows (n), whose embeddings (n, d) are known: no checkpoint, no
-    evaluation, nothing said or fitted.
-    """
-
-    def __init__(
-        self, model: SurpriseModel, args: SurpriseTrainingArguments, rows: Dataset, embedded: Tensor, **kwargs: Any
-    ) -> None:
-        self.embedded = embedded
-        args = replace(
-            args,
-            num_train_epochs=1,
-            max_steps=-1,
-            stop_cross_entropy=None,
-            self_training=False,
-            save_strategy="no",
-            eval_strategy="no",
-            logging_strategy="no",
-            load_best_model_at_end=False,
-            push_to_hub=False,
-            report_to="none",
-        )
-        super().__init__(model, args, rows, **kwargs)
-        self.remove_callback(PrinterCallback)
-
-    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """The card tells of the training that the user started."""
-
-    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
-        assert self.labels is not None
-        assert isinstance(self.train_dataset, Dataset)
-        return self._name_vectors(), self.embedded, as_matrix(self.train_dataset[LABEL], len(self.labels))
-
-    def _refit(self) -> None:
-        """The other one does."""

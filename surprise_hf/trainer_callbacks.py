@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 if TYPE_CHECKING:
-    from .trainer import SurpriseTrainer
+    from .label_trainer import LabelTrainer
 
 
 class StopOnCrossEntropy(TrainerCallback):
@@ -19,7 +19,7 @@ class StopOnCrossEntropy(TrainerCallback):
     References: paper section 3.2, "Convergence".
     """
 
-    def __init__(self, trainer: SurpriseTrainer, threshold: float | None = 0.3) -> None:
+    def __init__(self, trainer: LabelTrainer, threshold: float | None = 0.3) -> None:
         self.trainer, self.threshold = trainer, threshold
 
     def on_epoch_begin(
@@ -47,11 +47,12 @@ class StopOnCrossEntropy(TrainerCallback):
 
 
 class AimAtExamples(TrainerCallback):
-    """Before the first step, the trainer sees where its examples lie."""
+    """Before the first step, the trainer sees where its examples lie, and the model lets go of its ensemble."""
 
-    def __init__(self, trainer: SurpriseTrainer) -> None:
+    def __init__(self, trainer: LabelTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Model and loss are those that will be trained."""
+        """Model and loss are those that will be trained, and nothing has been refused."""
+        self.trainer.model.set_ensemble(None)
         self.trainer._aim()  # noqa: SLF001

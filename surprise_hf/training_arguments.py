@@ -9,6 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 
 from . import inputs
+from .fitted import check_options, crossover_weight
 
 __all__ = ["SurpriseTrainingArguments"]
 
@@ -23,6 +24,10 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
 
     Everything that transformers and sentence-transformers accept is accepted here. `num_train_epochs` is a cap:
     training ends with the first epoch whose mean cross-entropy is below `stop_cross_entropy`.
+
+    Raises:
+        ValueError: an option that does not fit; what labels are refined and scored with (`refine`, `surprise_weight`)
+            too, though it is needed after training.
 
     References: paper section 3.2.
     """
@@ -58,7 +63,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     )
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")
-    weight_column: str | None = _option(None, "Of weights of the training documents.")
+    weight_column: str | None = _option(None, "Of weights of the training documents; None: all weigh alike.")
     refine: str | None = _option(
         None,
         'Rounds of refinement when labelling, or "auto"; None: "auto" where the trainer is given an ensemble of more'
@@ -79,3 +84,13 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
             self.bf16_on_cpu = bool(capabilities.get("amx_bf16"))
         if self.labels_per_step is not None:
             inputs.positive_int("labels_per_step", self.labels_per_step)
+        self._check_scoring()
+
+    def _check_scoring(self) -> None:
+        """Before hours of training: what labels are fitted with after it, as plain numbers, which JSON holds."""
+        refine: Any = int(self.refine) if self.refine is not None and str(self.refine).isdecimal() else self.refine
+        check_options("gaussian", "cosine", -1, 0 if refine is None else refine)
+        if self.surprise_weight is not None:
+            crossover_weight(1, self.surprise_weight)
+            self.surprise_weight = float(self.surprise_weight)
+        self.refine = refine

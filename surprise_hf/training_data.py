@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from . import inputs
-from .few_shot import as_matrix, read_targets
+from .ensemble import Ensemble
+from .few_shot import as_class_label, as_matrix, read_targets
 from .inputs import Label
 
 TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
@@ -45,7 +46,7 @@ def prepare(
     """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
 
     Args:
-        dataset: a `datasets.Dataset`, a DataFrame, or dicts.
+        dataset: a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns.
         dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels), or None.
         labels: the label set; None takes that of the rows.
         text_column, label_column, weight_column: None finds them by their names.
@@ -54,11 +55,15 @@ def prepare(
         the rows, and the label set (None where neither it nor a label column was given).
 
     Raises:
-        ValueError: a column is not found, or a label is not in the label set; the message names the row.
+        ValueError: a column is not found (that of weights in the training set alone), there is no row, or a label is
+            not in the label set; the message names the row.
     """
     rows, name = _as_dataset(dataset), dataset_name or "given"
+    if not len(rows):
+        raise ValueError(f"the {name} dataset has no rows")
     text_at = _find(rows, name, text_column, TEXT_COLUMNS, "text")
     label_at = _find(rows, name, label_column, LABEL_COLUMNS, "label")
+    weight_at = None if weight_column is None else _find(rows, name, weight_column, (), "weight")
     assert text_at is not None
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_at])]
     columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
@@ -66,8 +71,8 @@ def prepare(
     if label_at is not None:
         found, columns[LABEL] = read_targets(rows[label_at], labels, rows.features[label_at])
         labels = found if labels is None else labels
-    if weight_column in rows.column_names:
-        columns[WEIGHT], features[WEIGHT] = rows[weight_column], Value("float32")
+    if weight_at is not None:
+        columns[WEIGHT], features[WEIGHT] = rows[weight_at], Value("float32")
     prepared = Dataset.from_dict(columns, Features(features))
     blank = sum(map(inputs.is_blank, texts))
     if blank and dataset_name == "train":
@@ -83,10 +88,10 @@ def restore(prepared: Dataset, labels: Sequence[Label], text: str, label: str, w
 
     Label names come with the label set; for numbers `prepare` has to be given it.
     """
-    feature = ClassLabel(names=list(map(str, labels))) if isinstance(labels[0], str) else Value("int64")
+    feature = as_class_label(labels) if isinstance(labels[0], str) else Value("int64")
     columns = {text: prepared[TEXT], label: [[labels[at] for at in row] for row in prepared[LABEL]]}
     features = {text: Value("string"), label: List(feature)}
-    if weight is not None and WEIGHT in prepared.column_names:
+    if weight is not None:
         columns[weight], features[weight] = prepared[WEIGHT], Value("float32")
     return Dataset.from_dict(columns, Features(features))
 
@@ -95,7 +100,7 @@ def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], wha
     have = rows.column_names
     if given is not None and given in have:
         return given
-    if given is not None and what == "text":
+    if given is not None and (what == "text" or name == "train"):
         raise ValueError(f"the {name} dataset has no column {given!r}; it has {', '.join(have)}")
     found = [] if given is not None else [column for column in usual if column in have]
     if found:
@@ -106,9 +111,19 @@ def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], wha
         if len(strings) != 1:
             raise ValueError(f"which column of the {name} dataset holds the texts ({', '.join(have)})? Set text_column")
         return strings[0]
-    if name in ("train", "eval"):
+    if name in ("train", "eval") and what == "label":
         raise ValueError(f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column")
     return None
+
+
+def is_columns(rows: Any) -> bool:
+    """A dict of columns, {"text": [...], "label": [...]}, rather than one of datasets."""
+    return isinstance(rows, dict) and bool(rows) and not any(map(_is_table, rows.values()))
+
+
+def _is_table(rows: Any) -> bool:
+    first = next(iter(rows), None) if isinstance(rows, (list, tuple)) else None
+    return isinstance(rows, dict) or isinstance(first, dict) or hasattr(rows, "columns") or hasattr(rows, "features")
 
 
 def _as_dataset(rows: Any) -> Dataset:
@@ -117,8 +132,36 @@ def _as_dataset(rows: Any) -> Dataset:
         return rows
     if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
         return Dataset.from_pandas(rows, preserve_index=False)
+    if is_columns(rows):
+        return Dataset.from_dict({name: list(inputs.plain(column)) for name, column in rows.items()})
     listed = list(rows)
     if not all(isinstance(row, dict) for row in listed):
-        raise ValueError("a dataset must be a datasets.Dataset, a DataFrame, or dicts with a text and a label each")
+        raise ValueError(
+            "a dataset must be a datasets.Dataset, a DataFrame, a dict of columns, or dicts with a text and a label"
+            " each"
+        )
     features = getattr(rows, "features", None)
     return Dataset.from_list(listed, features=features if isinstance(features, Features) else None)
+
+
+def read_documents(documents: Any) -> Any:
+    """Unlabelled documents as a trainer keeps them: checked before anything is trained, and to be read several times.
+
+    Args:
+        documents: any kind of input that the pipeline takes; an iterator is read into a list.
+
+    Raises:
+        ValueError: embeddings, no text, or a row of a wrong type; the message names the row.
+    """
+    if isinstance(documents, Ensemble) or inputs.is_array(documents):
+        raise ValueError(
+            f"ensemble is an {type(documents).__name__} of embeddings, which are no longer those of the encoder once"
+            " it is trained: give the documents as texts"
+        )
+    rows = inputs.iterate(documents)
+    if rows is documents:
+        documents = list(rows)
+        rows = iter(documents)
+    if not sum(not inputs.is_blank(inputs.text_of(row, at)) for at, row in enumerate(rows)):  # to the last row
+        raise ValueError("ensemble has no document with any text: give some, or None to take the training texts")
+    return documents

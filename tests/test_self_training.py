@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from surprise_hf import SurpriseModel, SurpriseTrainer
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
-from surprise_hf.trainer import _GoingOn
+from surprise_hf.self_training import GoingOn
 from tests.trainer_data import LABELS, TARGETS, TEXTS, assert_same, make, weights
 
 FEW, OF_FEW = TEXTS[::2], TARGETS[::2]
@@ -89,14 +89,13 @@ def test_it_goes_on_where_examples_and_documents_agree(st_path, tmp_path, monkey
     ("kind", "options"),
     [
         ({}, {}),
-        ({"ensemble": (one for one in DOCUMENTS)}, {}),
         ({"ensemble": FEW}, {}),
         ({"ensemble": DOCUMENTS}, {"refine": "3"}),
         ({"ensemble": DOCUMENTS}, {"max_steps": 2}),
         ({"ensemble": DOCUMENTS}, {"mix_examples": False}),
         ({"ensemble": DOCUMENTS}, {"self_training": False}),
     ],
-    ids=["no documents", "read once", "not more than examples", "refine", "steps", "names", "off"],
+    ids=["no documents", "not more than examples", "refine", "steps", "names", "off"],
 )
 @pytest.mark.usefixtures("from_any_agreement")
 def test_where_it_stays_away(st_path, tmp_path, kind, options):
@@ -158,6 +157,86 @@ def test_resumed_it_gives_the_uninterrupted_result(st_path, tmp_path):
     torch.testing.assert_close(resumed.model.ensemble.mean, whole.model.ensemble.mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize(
+    ("options", "refine", "weight"),
+    [({}, "auto", None), ({"refine": 4, "surprise_weight": 0.6}, 4, 0.6), ({"refine": "0"}, 0, None)],
+)
+def test_labels_are_scored_as_without_it(st_path, tmp_path, mixed, options, refine, weight):
+    found = []
+    for wanted in (False, True):
+        trainer = make(
+            st_path,
+            tmp_path,
+            few(),
+            trainer={"ensemble": DOCUMENTS},
+            self_training=wanted,
+            mix_examples=mixed,
+            **options,
+        )
+        trainer.train()
+        assert bool(logged(trainer)) == wanted
+        found.append(trainer.model.fit_options)
+    assert found == [{name: x for name, x in (("refine", refine), ("weight", weight)) if x is not None}] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eval_on_start": True, "eval_strategy": "epoch"},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch", "lr_scheduler_kwargs": {"factor": 0.5}},
+        {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
+        {"lr_scheduler_type": "cosine", "warmup_steps": 1},
+    ],
+    ids=["evaluated at the start", "plateau", "greedy", "cosine"],
+)
+def test_it_goes_on_whatever_looks_at_evaluations(st_path, tmp_path, options):
+    trainer = make(st_path, tmp_path, few(), few(), trainer={"ensemble": DOCUMENTS}, self_training=True, **options)
+    trainer.train()
+    assert [entry["self_training"] for entry in logged(trainer)] == [36]
+    assert len(trainer.model.ensemble) == len(DOCUMENTS) - 1
+    assert trainer.args.eval_on_start == options.get("eval_on_start", False)  # those given stay as they are
+
+
+def test_what_it_encodes_is_counted(st_path, tmp_path):
+    """Two epochs of 12 texts, then one of these and those that joined; three labels a step."""
+    trainer = make(
+        st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True, per_device_train_batch_size=6
+    )
+    trainer.train()
+    (joined,) = [entry["self_training"] for entry in logged(trainer)]
+    steps = 2 * 2 + -(-(12 + joined) // 6)
+    assert trainer.loss.encoded == {"documents": 2 * 12 + 12 + joined, "labels": 3 * steps}
+
+
+def test_documents_that_can_be_read_once(st_path, tmp_path):
+    kind = {"ensemble": (one for one in DOCUMENTS)}
+    trainer = make(st_path, tmp_path, few(), trainer=kind, self_training=True)
+    trainer.train()
+    assert [entry["self_training"] for entry in logged(trainer)] == [36]
+    assert len(trainer.self_training_rows()) == 12 + 36
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("failing", ["training_step", "get_train_dataloader", "create_optimizer", "_aim"])
+def test_what_fails_leaves_a_model_that_is_whole(st_path, tmp_path, monkeypatch, failing, error):
+    """With the ensemble and labels of its weights as they are."""
+
+    def stopped(*_, **__):
+        raise error
+
+    monkeypatch.setattr(GoingOn, failing, stopped)
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True)
+    with pytest.raises(error):
+        trainer.train()
+    model = trainer.model
+    documents = unit_rows(model.embed(DOCUMENTS[:-1])[0]).double().mean(dim=0)
+    torch.testing.assert_close(model.ensemble.mean, documents, rtol=1e-5, atol=1e-7)
+    assert (model.candidate_labels, model.fitted is None) == (LABELS, False)
+    assert model.fit_options["refine"] == "auto"
+    assert all(p.requires_grad for p in model.parameters())
+
+
 def test_interrupted_it_can_be_saved(st_path, tmp_path, monkeypatch):
     """Ensemble and labels are then those of the weights as they are."""
 
@@ -166,7 +245,7 @@ def test_interrupted_it_can_be_saved(st_path, tmp_path, monkeypatch):
             next(iter(self.model.parameters())).mul_(1.5)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_GoingOn, "train", changed_and_stopped)
+    monkeypatch.setattr(GoingOn, "train", changed_and_stopped)
     trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True)
     with pytest.raises(KeyboardInterrupt):
         trainer.train()

@@ -438,13 +438,6 @@ def test_rows_for_self_training(st_path, tmp_path, columns, numbers):
     assert again.model.candidate_labels == labels
 
 
-def test_rows_for_self_training_without_the_column_of_weights(st_path, tmp_path):
-    """It may be named and missing, as in training."""
-    trainer = make(st_path, tmp_path, trainer={"ensemble": TEXTS}, weight_column="worth")
-    trainer.train()
-    assert trainer.self_training_rows().column_names == ["text", "label"]
-
-
 def test_self_training_needs_documents_and_a_trained_model(st_path, tmp_path):
     with pytest.raises(ValueError, match="needs unlabelled documents"):
         make(st_path, tmp_path).self_training_rows()

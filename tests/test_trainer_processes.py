@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,36 @@ SCRIPT = """
         Path(out, "result.json").write_text(json.dumps(result))
 """
 
+OF_TWO_MINDS = """
+    import json, os, sys
+    from pathlib import Path
+    from surprise_hf import self_training
+    from tests.trainer_data import TEXTS, make, rows
 
-def run_processes(number: int, encoder: Path, out: Path, *arguments: int) -> dict:
+    encoder, out = sys.argv[1:]
+    rank = int(os.environ["RANK"])
+    self_training.AGREED, self_training.LABELS, self_training.EXAMPLES = 0.01, 3, 4
+    if rank:  # its rounding, say
+        real = self_training.joining
+        self_training.agreement = lambda *_: 0.0
+        self_training.joining = lambda *given: dict(list(real(*given).items())[:1])
+    trainer = make(Path(encoder), Path(out), rows(2), trainer={"ensemble": [*TEXTS, "rain"]}, ddp_backend="gloo")
+    trainer.train()
+    seen = [entry for entry in trainer.state.log_history if "self_training" in entry]
+    weights = [float(p.double().sum()) for p in trainer.model.parameters()]
+    result = {"seen": seen, "weights": weights, "encoded": trainer.loss.encoded}
+    Path(out, f"{rank}.json").write_text(json.dumps(result))
+    trainer.accelerator.wait_for_everyone()
+    if not rank:
+        results = [json.loads(Path(out, f"{rank}.json").read_text()) for rank in (0, 1)]
+        Path(out, "result.json").write_text(json.dumps(results))
+"""
+
+
+def run_processes(number: int, encoder: Path, out: Path, *arguments: int, text: str = SCRIPT) -> Any:
     out.mkdir()
     script = out / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
+    script.write_text(textwrap.dedent(text))
     launcher = [] if number == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={number}"]
     root = Path(__file__).parents[1]
     subprocess.run(
@@ -66,3 +92,12 @@ def test_three_examples_on_two_processes(st_path, tmp_path):
     result = run_processes(2, st_path, tmp_path / "two", 8, 8, 3)
     assert result["steps"] == 2
     assert result["ensemble"] == 3
+
+
+def test_one_process_decides_what_joins_the_examples(st_path, tmp_path):
+    """Each has embedded the documents by itself; one that found otherwise would wait for the other for ever."""
+    first, second = run_processes(2, st_path, tmp_path / "two", text=OF_TWO_MINDS)
+    assert first["seen"] == second["seen"]
+    assert [entry["self_training"] > 1 for entry in first["seen"]] == [True]
+    assert first["weights"] == pytest.approx(second["weights"], abs=1e-6)
+    assert first["encoded"] == second["encoded"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -20,6 +21,10 @@ from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_sa
         (pd.DataFrame({"text": TEXTS, "label": TARGETS, "row": range(24)}), None),
         ([{"label": t, "text": x} for x, t in zip(TEXTS, TARGETS, strict=True)], None),
         (as_class_label().to_iterable_dataset(), None),
+        ({"text": TEXTS, "label": TARGETS}, None),
+        ({"text": np.array(TEXTS), "label": pd.Series(TARGETS), "row": range(24)}, None),
+        ({"text": tuple(TEXTS), "label": torch.eye(3).repeat_interleave(8, dim=0)}, LABELS),
+        ({"text": TEXTS, "label": np.eye(3, dtype=bool).repeat(8, axis=0)}, LABELS),
     ],
 )
 def test_every_kind_of_label_trains_alike(st_path, tmp_path, data, labels):
@@ -46,9 +51,35 @@ def test_columns_by_name(st_path, tmp_path):
         ({}, r"which column of the train dataset holds the texts \(title, body, kind, score\)"),
         ({"text_column": "nothing"}, "no column 'nothing'"),
         ({"text_column": "body"}, "holds the labels"),
+        ({"text_column": "body", "label_column": "knid"}, "no column 'knid'; it has title, body, kind, score"),
+        ({**named, "weight_column": "scroe"}, "train dataset has no column 'scroe'; it has title, body, kind, score"),
     ):
         with pytest.raises(ValueError, match=words):
             make(st_path, tmp_path, data, **options)
+
+
+def test_weights_are_of_the_training_set_alone(st_path, tmp_path):
+    data = Dataset.from_dict({"text": TEXTS, "label": TARGETS, "worth": [0.5] * 24})
+    trainer = make(st_path, tmp_path, data, rows(), weight_column="worth")
+    assert trainer.train_dataset["weight"][:] == [0.5] * 24
+    assert trainer.eval_dataset.column_names == ["text", "label"]
+    assert trainer.predict(rows(4).remove_columns("label")).predictions.shape == (6, 3)
+
+
+@pytest.mark.parametrize("empty", [[], (), {"text": [], "label": []}, Dataset.from_dict({"text": [], "label": []})])
+def test_no_rows(st_path, tmp_path, empty):
+    with pytest.raises(ValueError, match="the train dataset has no rows"):
+        make(st_path, tmp_path, empty, trainer={"labels": LABELS})
+    with pytest.raises(ValueError, match="the eval dataset has no rows"):
+        make(st_path, tmp_path, None, empty)
+    with pytest.raises(ValueError, match="the test dataset has no rows"):
+        make(st_path, tmp_path).predict(empty)
+
+
+@pytest.mark.parametrize("part", [rows(4), rows(4).to_list(), rows(4).to_dict(), rows(4).to_pandas()])
+def test_several_evaluation_sets_of_any_kind(st_path, tmp_path, part):
+    trainer = make(st_path, tmp_path, None, {"one": part, "two": rows(4)})
+    assert trainer.eval_dataset["one"].to_dict() == trainer.eval_dataset["two"].to_dict()
 
 
 def test_several_labels_no_label_and_blank_texts(st_path, tmp_path):

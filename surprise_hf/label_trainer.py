@@ -1,0 +1,262 @@
+"""LabelTrainer: an encoder, a fixed set of labels, and the steps that bring documents near their labels.
+
+A step encodes its documents and the label texts once each and compares all with all (`losses.LabelMatrixLoss`). After
+training the ensemble is fitted anew with the trained weights. `SurpriseTrainer` adds what comes around the steps.
+Paper: section 3.2 (training).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction, PreTrainedModel
+
+from . import inputs
+from .ensemble import Ensemble
+from .few_shot import aim_labels, as_matrix, part_labels, refinement_beside
+from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
+from .model import SurpriseModel
+from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
+from .training_arguments import SurpriseTrainingArguments
+from .training_data import LABEL, TEXT, LabelCollator, is_columns, prepare, read_documents
+
+LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
+NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
+
+
+class LabelTrainer(SentenceTransformerTrainer):
+    """What `SurpriseTrainer` documents, without self-training, checkpoints of a pipeline and evaluation."""
+
+    training_args_class = SurpriseTrainingArguments
+    loss_is_scaled_for_ga = False  # a batch's mean: without this, accumulation over n batches counts it n-fold
+    model: SurpriseModel
+    loss: LabelMatrixLoss  # type: ignore[assignment]
+    args: SurpriseTrainingArguments
+
+    def __init__(
+        self,
+        model: SentenceTransformer | None = None,
+        args: SurpriseTrainingArguments | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        *,
+        labels: Any = None,
+        hypothesis_template: str | None = None,
+        ensemble: Any = None,
+        loss: WeightedFocalLoss | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = SurpriseTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        self.labels = None if labels is None else inputs.as_labels(labels)
+        self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
+        self._focal, self._metrics, self._columns = loss, compute_metrics, args
+        self._scoring: dict[str, Any] = {}  # options that labels are fitted with
+        self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
+        self._held: list[Tensor] = []  # weights that don't train
+        self._aims: dict[str, Tensor] | None = None
+        train_dataset = self.preprocess_dataset(train_dataset, "train")
+        eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
+        if args.self_training and ensemble is None:
+            raise ValueError(NO_DOCUMENTS)
+        if self.labels is None:
+            raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
+        model = None if model is None else self._as_model(model)
+        super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        self.add_callback(AimAtExamples(self))
+        self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
+
+    def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
+        """With labels and template stored, and one prompt for documents and labels."""
+        model = SurpriseModel.from_encoder(model)
+        prompts = self._columns.prompts
+        if isinstance(prompts, dict) and prompts:
+            raise ValueError("documents and labels share one prompt: give prompts as a string, or a model with one")
+        if prompts:
+            model.prompts["surprise"] = str(prompts)
+            model.default_prompt_name = "surprise"
+        template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
+        if not isinstance(template, str):
+            raise ValueError("training takes one hypothesis_template; average several when labelling")
+        self.template = template
+        refine = "auto" if self._columns.refine is None and self.ensemble is not None else self._columns.refine
+        self._scoring = {"refine": refine, "weight": self._columns.surprise_weight}
+        return model.set_labels(self.labels, template, **self._scoring)
+
+    def call_model_init(self, trial: Any = None) -> SurpriseModel:
+        """A fresh model for each search trial, prepared as the one given would be."""
+        return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """As in the base class, but no training texts are drawn for its card's examples, with a progress bar: the card
+        of a model with labels is our own.
+        """
+        card = self.model.model_card_data
+        before, card.widget = card.widget, card.widget or [{}]  # where there are some it looks for none
+        super().add_model_card_callback(default_args_dict)
+        card.widget = before
+
+    # --- data ----------------------------------------------------------------------------------------------------
+
+    def preprocess_dataset(self, dataset: Any = None, dataset_name: str | None = None) -> Any:
+        """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
+
+        Raises:
+            ValueError: a column is not found, or a label is not in the label set; the message names the row.
+        """
+        if dataset is None or (self.labels and getattr(dataset, "_surprise_labels", None) is self.labels):
+            return dataset
+        if isinstance(dataset, dict) and not isinstance(dataset, Dataset) and not is_columns(dataset):
+            return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
+        columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
+        prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
+        prepared._surprise_labels = self.labels  # noqa: SLF001 (so that it is not prepared twice)
+        return prepared
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> LabelCollator:
+        """Documents are tokenised with the model's prompt."""
+        del processing_class
+        assert self.labels is not None
+        return LabelCollator(
+            preprocess_fn=model.preprocess,
+            router_mapping=args.router_mapping,
+            prompts=model._default_prompt or None,  # noqa: SLF001
+            label_count=len(self.labels),
+        )
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As in the base class, but in a distributed run the last batches are filled up from the first."""
+        if self.args.world_size == 1 or self.train_dataset is None:
+            return super().get_train_dataloader()
+        self.accelerator.even_batches = True
+        loader = self._build_dataloader(self.train_dataset, self.args.train_batch_size, dataset_kind="train")
+        self._train_dataloader = self.accelerator.prepare(loader)
+        return self._train_dataloader
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Rows to predict need no label column."""
+        return super().get_test_dataloader(self.preprocess_dataset(test_dataset, "test"))
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def get_default_loss(self, model: Any) -> LabelMatrixLoss:
+        """The loss of the arguments over this label set."""
+        args, focal = self._columns, self._focal
+        assert self.labels is not None
+        assert isinstance(self.template, str)
+        if focal is None:
+            weight = self._balanced() if args.class_weight == "balanced" else None
+            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, args.balanced, weight)
+        most = LABELS_PER_DOCUMENT * args.train_batch_size * args.world_size
+        return LabelMatrixLoss(
+            model,
+            inputs.hypotheses(self.labels, self.template),
+            focal,
+            most if args.labels_per_step is None else args.labels_per_step,
+            model._default_prompt or None,  # noqa: SLF001
+        )
+
+    def _balanced(self) -> Tensor:
+        """(m,) weights n / (labels that occur * count), 1 on average over the labelled documents."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        count = as_matrix(self.train_dataset[LABEL], len(self.labels)).sum(dim=0).double()
+        return torch.where(count > 0, count.sum() / (count > 0).sum() / count.clamp(min=1), 1.0)
+
+    def collect_features(self, inputs: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+        """Features of the documents, and targets with weights."""
+        features, positive = super().collect_features(inputs)
+        return features, (positive, inputs.get("sample_weight"))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
+        self._fit_step = self._aims = None
+        try:
+            result = super().train(*args, **kwargs)
+        finally:
+            for weight in self._held:
+                weight.requires_grad_(True)
+            self._held = []
+        self._refit()
+        return result
+
+    def _aim(self) -> None:
+        """What the loss sees documents and labels from, as the encoder is before training (`few_shot.aim_labels`)."""
+        if not self._columns.mix_examples or not isinstance(self.train_dataset, Dataset):
+            self.loss.aim()
+            return
+        if self._aims is None:  # else they are those of a checkpoint
+            self._aims = dict(zip(("offset", "centre"), aim_labels(*self._examples()), strict=True))
+        self.loss.aim(**{name: x.to(self.args.device) for name, x in self._aims.items()})
+
+    def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
+        return self._name_vectors(), examples, as_matrix(self.train_dataset[LABEL], len(self.labels))
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """As in every Trainer, without the word embeddings unless they are to be trained."""
+        if not self._columns.train_word_embeddings:
+            encoders = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
+            found = {id(w): w for encoder in encoders for w in encoder.get_input_embeddings().parameters()}
+            self._held += [weight for weight in found.values() if weight.requires_grad]
+            for weight in self._held:
+                weight.requires_grad_(False)
+        return super().create_optimizer(*args, **kwargs)
+
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in every Trainer, without dropout unless it is asked for, and on some CPUs with products in bfloat16."""
+        recomputing = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
+        if model.training and not self._columns.dropout:
+            for module in model.modules():
+                module.training = module in recomputing  # which they do in training only
+        options = self.args
+        if (
+            not options.bf16_on_cpu
+            or options.device.type != "cpu"
+            or options.bf16  # or the base class does it, or torch.compile, or where activations are computed again
+            or options.fp16
+            or options.torch_compile
+            or recomputing
+        ):
+            return super().compute_loss(model, *args, **kwargs)
+        with torch.autocast("cpu", torch.bfloat16), Float32Attention():
+            return super().compute_loss(model, *args, **kwargs)
+
+    def _refit(self) -> None:
+        """Fit the model's ensemble and labels, unless they were at this step. No text is encoded twice."""
+        documents, mix = self.ensemble, self._columns.mix_examples and self.state.global_step
+        if documents is None and self.train_dataset is not None:
+            documents = self.train_dataset[TEXT]
+        if documents is None or self._fit_step == self.state.global_step:
+            return
+        if mix and isinstance(self.train_dataset, Dataset):
+            options = dict(self._scoring)
+            self.model.set_labels(None)  # not to be fitted before they are mixed
+            names, examples, positive = self._examples()
+            if self.ensemble is None:
+                self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
+            else:
+                self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+                if self._columns.refine is None:
+                    assert self.model.ensemble is not None
+                    options["refine"] = refinement_beside(len(examples), len(self.model.ensemble))
+            vectors = part_labels(names, examples, positive)
+            self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
+        else:
+            self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+        self._fit_step = self.state.global_step
+
+    def _name_vectors(self) -> Tensor:
+        """(m, d) embeddings of the labels' names."""
+        assert self.labels is not None
+        assert isinstance(self.template, str)
+        return self.model.name_vectors(self.labels, self.template)

@@ -1,0 +1,143 @@
+"""What a SurpriseTrainer refuses before it trains, and what is left where training or fitting stops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainingArguments
+from surprise_hf.trainer import SurpriseTrainer
+from tests.trainer_data import LABELS, TARGETS, TEXTS, load, make, rows
+
+# --- before it trains ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refine", "kept"),
+    [(None, None), ("auto", "auto"), ("3", 3), (3, 3), (np.int64(3), 3), ("0", 0), (np.int64(0), 0)],
+)
+def test_rounds_of_refinement(st_path, tmp_path, refine, kept):
+    """Kept as a plain number, which the card and JSON hold."""
+    trainer = make(st_path, tmp_path, refine=refine)
+    assert trainer.model.fit_options.get("refine") == trainer.args.refine == kept
+    assert type(trainer.args.refine) is type(kept)
+    trainer.save_model()
+    assert load(tmp_path).fit_options.get("refine") == kept
+
+
+@pytest.mark.parametrize("refine", ["atuo", "ten", "-1", -1, 2.0, True, "²", ""])
+def test_unknown_refinement_is_refused(tmp_path, refine):
+    with pytest.raises(ValueError, match="refine must be 'auto' or a number of rounds, 0 or more"):
+        SurpriseTrainingArguments(output_dir=str(tmp_path), refine=refine)
+
+
+@pytest.mark.parametrize("weight", [5, -0.1, "0.5", float("nan"), True])
+def test_a_weight_of_the_surprise_score_that_is_none_is_refused(tmp_path, weight):
+    with pytest.raises(ValueError, match=r"weight must be between 0 .* and 1"):
+        SurpriseTrainingArguments(output_dir=str(tmp_path), surprise_weight=weight)
+    for fine in (np.float32(0.5), 1, 0):
+        args = SurpriseTrainingArguments(output_dir=str(tmp_path), surprise_weight=fine)
+        assert args.surprise_weight == fine
+        assert type(args.surprise_weight) is float
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "words"),
+    [
+        ([], "no document with any text"),
+        ([" ", None], "no document with any text"),
+        (iter([]), "no document with any text"),
+        (["rain", 3], "document 1 must be a string, got int"),
+        ((one for one in ["rain", "wind", b"x"]), "document 2 must be a string, got bytes"),
+        (Dataset.from_dict({"text": ["a"], "row": [1]}), "pass one column"),
+        ({"text": ["a"]}, "documents come as a dict"),
+        (Ensemble.from_embeddings(torch.eye(32)), "Ensemble of embeddings, .* give the documents as texts"),
+        (torch.eye(32), "Tensor of embeddings, .* give the documents as texts"),
+    ],
+)
+def test_an_ensemble_that_is_no_documents_is_refused(st_path, tmp_path, ensemble, words):
+    with pytest.raises(ValueError, match=words):
+        make(st_path, tmp_path, trainer={"ensemble": ensemble})
+
+
+@pytest.mark.parametrize("kind", ["generator", "iterator", "map"])
+def test_documents_that_can_be_read_once_serve_every_fit(st_path, tmp_path, kind):
+    documents = {"generator": (one for one in TEXTS), "iterator": iter(TEXTS), "map": map(str, TEXTS)}[kind]
+    trainer = make(
+        st_path, tmp_path, evaluate=rows(4), trainer={"ensemble": documents}, save_strategy="epoch",
+        eval_strategy="epoch",
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.state.global_step == 4
+    for saved in (tmp_path / "checkpoint-2", tmp_path / "checkpoint-4"):
+        assert len(load(saved).ensemble) == len(TEXTS)
+    assert len(trainer.model.ensemble) == len(TEXTS)
+
+
+def test_descriptions_of_labels_are_trained_on(st_path, tmp_path):
+    """They come with the rows for a second trainer."""
+    described = {"money": "a bank", "sport": "a ball game", "weather": "rain or snow"}
+    trainer = make(st_path, tmp_path, trainer={"labels": described, "ensemble": TEXTS})
+    trainer.train()
+    again = SurpriseTrainer(load(st_path), trainer.args, trainer.self_training_rows())
+    texts = [f"this matter is {text}" for text in described.values()]
+    assert trainer.loss.texts == again.loss.texts == texts
+
+
+# --- where it stops --------------------------------------------------------------------------------------------------
+
+
+def failing(real, error: type[BaseException], at: int):
+    """The function as it is, but for one call."""
+    calls = iter(range(10**6))
+
+    def sometimes(*args, **kwargs):
+        if next(calls) == at:
+            raise error
+        return real(*args, **kwargs)
+
+    return sometimes
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(("refine", "expected"), [("3", 3), (None, "auto"), ("0", 0)])
+@pytest.mark.parametrize("name", ["fit_ensemble", "set_labels", "embed"])
+def test_a_fit_that_failed_is_made_up_for_with_the_same_options(
+    st_path, tmp_path, monkeypatch, error, refine, expected, name
+):
+    """When saving: labels refined as asked for, scored with the weight asked for."""
+    documents = [*TEXTS, *(f"{one} noon" for one in TEXTS)]
+    kind = {"ensemble": documents}
+    trainer = make(
+        st_path, tmp_path, trainer=kind, refine=refine, surprise_weight=0.7, self_training=False, max_steps=1
+    )
+    with monkeypatch.context() as patch:
+        at = {"fit_ensemble": 0, "set_labels": 1, "embed": 4}[
+            name
+        ]  # of embed: names and examples twice, then documents
+        patch.setattr(SurpriseModel, name, failing(getattr(SurpriseModel, name), error, at))
+        with pytest.raises(error):
+            trainer.train()
+    assert trainer.state.global_step == 1
+    trainer.save_model()
+    for model in (trainer.model, load(tmp_path)):
+        assert model.fit_options == {"refine": expected, "weight": 0.7}
+        assert model.fitted.weight == 0.7
+        assert model.candidate_labels == LABELS
+        assert len(model.ensemble) == len(documents)
+
+
+@pytest.mark.parametrize("checkpoint", [True, "nowhere"])
+def test_a_training_that_is_refused_leaves_the_ensemble(st_path, tmp_path, checkpoint):
+    trainer = make(st_path, tmp_path / "out")
+    trainer.model.fit_ensemble(["bank", "ball", "rain"])
+    before = trainer.model.ensemble, trainer.model.fitted
+    checkpoint = checkpoint if checkpoint is True else str(tmp_path / checkpoint)
+    with pytest.raises((ValueError, OSError)):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    assert trainer.model.ensemble is before[0]
+    assert trainer.model.fitted is before[1]
+    trainer.train()
+    assert len(trainer.model.ensemble) == len(TARGETS)
