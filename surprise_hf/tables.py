@@ -28,6 +28,7 @@ FORMATS = ("csv", "tsv", "jsonl", "parquet")
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 STDIN = "-"
+READ_BYTES = 1 << 23  # of JSON lines, as many whole ones as it takes
 
 
 def format_of(path: str) -> str | None:
@@ -77,25 +78,34 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
 
 def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
     import datasets
+    import pyarrow as pa
     from pandas.errors import ParserWarning
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what goes wrong is said below, once
     if file.stat().st_size == 0:
         raise ValueError(f"{name} is empty")
-    builder = "csv" if fmt in DELIMITERS else "json" if fmt == "jsonl" else fmt
     try:
+        if fmt == "jsonl":
+            return _json_rows(file)
+        builder = "csv" if fmt in DELIMITERS else fmt
         options = _csv_options(file, DELIMITERS[fmt], column, exact) if fmt in DELIMITERS else {}
         with warnings.catch_warnings():
             warnings.simplefilter("error", ParserWarning)  # surplus fields, which pandas would drop
             return datasets.load_dataset(
                 builder, data_files=str(file), split="train", cache_dir=str(file.parent / "cache"), **options
             )
-    except (ValueError, StopIteration, csv.Error, datasets.exceptions.DatasetGenerationError) as error:
+    except (
+        ValueError,
+        StopIteration,
+        csv.Error,
+        pa.ArrowException,
+        datasets.exceptions.DatasetGenerationError,
+    ) as error:
         reason: BaseException = error
         while reason.__cause__ is not None:
             reason = reason.__cause__
-        # what `datasets` says of a table without rows: of a CSV, of parquet, and of JSONL
+        # what `datasets` says of a table without rows: of a CSV and of parquet
         no_rows = "corresponds to no data", "BatchSize must be greater than 0"
         if isinstance(reason, StopIteration) or any(words in str(reason) for words in no_rows):
             raise ValueError(f"{name} has no rows") from error
@@ -104,6 +114,58 @@ def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
         if isinstance(reason, ParserWarning):
             raise ValueError(f"the rows of {name} have more fields than its header names") from error
         raise ValueError(f"{name} can't be read as {fmt}: {reason}") from error
+
+
+def _json_rows(file: Path) -> Dataset:
+    """JSON lines with every string as it is: Arrow's own reader makes dates of some, and floats of large integers."""
+    import pyarrow as pa
+    from datasets import Dataset
+
+    schema = pa.schema([])
+    for first, rows in _json_parts(file):
+        names = dict.fromkeys(name for row in rows for name in row)
+        kinds = [(name, _json_column(name, rows, first).type) for name in names]
+        schema = pa.unify_schemas([schema, pa.schema(kinds)], promote_options="permissive")
+    if not schema.names:
+        raise StopIteration
+    path = file.with_name("rows.arrow")
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as out:
+        for first, rows in _json_parts(file):
+            columns = [_json_column(field.name, rows, first, field.type) for field in schema]
+            out.write_batch(pa.record_batch(columns, schema=schema))
+    return Dataset.from_file(str(path))
+
+
+def _json_parts(file: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Lines, READ_BYTES at a time and without blank ones, and the number of the first."""
+    with file.open(encoding="utf-8-sig") as text:
+        first = 1
+        while lines := text.readlines(READ_BYTES):
+            rows = []
+            for number, line in enumerate(lines, first):
+                if not line.strip():
+                    continue
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    raise ValueError(f"line {number}: {error}") from None
+                if not isinstance(rows[-1], dict):
+                    raise ValueError(f"line {number} is no object in braces")
+            if rows:
+                yield first, rows
+            first += len(lines)
+
+
+def _json_column(name: str, rows: Sequence[dict[str, Any]], first: int, kind: pa.DataType | None = None) -> pa.Array:
+    import pyarrow as pa
+
+    where = f"column {name!r}, in line {first} or after"
+    try:
+        return pa.array([row.get(name) for row in rows], kind)
+    except OverflowError:
+        raise ValueError(f"{where}: an integer of more than 64 bits; in quotes it would be kept as text") from None
+    except pa.ArrowException as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
@@ -233,7 +295,11 @@ def to_parquet(stream: Path, path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with pa.ipc.open_stream(pa.memory_map(str(stream))) as reader, parquet.ParquetWriter(path, reader.schema) as out:
+    with (
+        pa.memory_map(str(stream)) as source,
+        pa.ipc.open_stream(source) as reader,
+        parquet.ParquetWriter(path, reader.schema) as out,
+    ):
         group: list[pa.RecordBatch] = []
         for batch in reader:
             group.append(batch)

@@ -83,3 +83,42 @@ def test_json_has_no_word_for_nan_and_infinity():
     assert {row["t"] for row in found} == {"2020-01-02"}
     text = tables.encode(rows, 0, 3, {}, "csv").decode()
     assert next(csv.DictReader(io.StringIO(text)))["inner"] == '{"a": [null, 1.0]}'
+
+
+@pytest.mark.parametrize("size", [1 << 23, 1])  # bytes of lines at once: all of them, and one line
+def test_json_lines_come_back_as_they_are(tmp_path: Path, monkeypatch, size: int):
+    """Strings that look like dates, large integers, keys and types that a later line brings."""
+    lines = [
+        {"text": "2024-01-01", "day": "2024-01-01", "n": None, "x": 1},
+        {"text": "b", "day": "2024-01-02T00:00:00Z", "n": 2**63 - 1, "x": 2.5},
+        {"text": None, "day": "10:30", "n": -(2**63), "x": 3, "late": {"a": [1, 2], "b": "2024-05-06"}},
+    ]
+    monkeypatch.setattr(tables, "READ_BYTES", size)
+    (tmp_path / "in").write_text("\ufeff" + "\n\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    with tables.reading(str(tmp_path / "in"), "jsonl", "text", exact=False) as source:
+        out = tables.encode(source.rows, 0, 3, {}, "jsonl")
+    want = [{**dict.fromkeys(lines[-1]), **line} for line in lines]
+    assert [json.loads(line) for line in out.splitlines()] == want
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"text": "a"}\n\n{"text": \n', r"line 3: Expecting value"),
+        (b'{"text": "a"}\n["b"]\n', r"line 2 is no object in braces"),
+        (
+            b'{"text": "a", "n": 12345678901234567890123}\n',
+            r"column 'n', in line 1 or after: an integer of more than 64",
+        ),
+        (b'{"text": "a", "n": 1}\n{"text": "b", "n": "x"}\n', r"column 'n', in line 1 or after: .*'x'"),
+    ],
+)
+def test_json_lines_that_no_table_holds(tmp_path: Path, data: bytes, message: str):
+    with pytest.raises(ValueError, match=f"can't be read as jsonl: {message}"):
+        read(tmp_path / "in", data, "jsonl")
+
+
+def test_json_types_that_change_between_parts(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tables, "READ_BYTES", 1)
+    with pytest.raises(ValueError, match=r"can't be read as jsonl: .*int64.*string"):
+        read(tmp_path / "in", b'{"text": "a", "n": 1}\n{"text": "b", "n": "x"}\n', "jsonl")
