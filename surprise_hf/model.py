@@ -339,8 +339,8 @@ class SurpriseModel(ModelFiles):
         if ensemble is not None:
             check_context(ensemble, self.dim, self.encoder_name)
         fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
-        self.ensemble = ensemble
-        self.fitted = fitted
+        self.ensemble, self._last_fit = ensemble, None
+        self.fitted = fitted  # after the ensemble whose size it notes
 
     def set_labels(
         self, labels: Any, hypothesis_template: Any = None, *, vectors: Tensor | None = None, **options: Any

@@ -144,6 +144,7 @@ class SurpriseRemotePipeline(Pipeline):
         n_cross: float | None = None,
         top_k: int | None = None,
         batch_size: int | None = None,
+        num_workers: int | None = None,  # as other pipelines have it; tokenising needs none
         **other: Any,
     ) -> Any:
         """See the class."""

@@ -281,7 +281,7 @@ def test_batches_are_as_large_as_the_pipeline_was_told(st_path, tmp_path, monkey
     embed = there.embed
     monkeypatch.setattr(there, "embed", lambda texts, size=32: sizes.append(size) or embed(texts, size))
     there(DOCUMENTS)
-    there(DOCUMENTS, batch_size=5)
+    there(DOCUMENTS, batch_size=5, num_workers=2)
     assert sizes[0::2] == [3, 5]
 
 

@@ -207,6 +207,13 @@ def test_errors_name_the_argument(args: tuple, opts: dict, error: type[Exception
             function(*args, **opts)
 
 
+@pytest.mark.parametrize("integer", [np.int64, np.uint8])
+def test_rounds_are_integers_of_any_library(integer: type) -> None:
+    want = surprise(rows(20), rows(3, seed=1), refine=2)
+    assert torch.equal(surprise(rows(20), rows(3, seed=1), refine=integer(2)), want)
+    assert not torch.equal(surprise(rows(20), rows(3, seed=1)), want)
+
+
 def test_public_names() -> None:
     assert scoring.FittedLabels is fitted.FittedLabels
     assert set(scoring.__all__) == {"FittedLabels", "crossover_weight", "decide", "refine_labels", "surprise"}
