@@ -118,7 +118,11 @@ class Rows:
                 there = chosen.to(self.device)
                 near, rest = self._blocks[start // self.step]
                 self._append(near[there], rest[there], self._lengths[start // self.step][chosen.numpy()])
-        used = -(-self._count // self.step)
+        self.cut(self._count)
+
+    def cut(self, count: int) -> None:
+        """Drop all rows but the first `count`."""
+        self._count, used = count, -(-count // self.step)
         del self._blocks[used:], self._lengths[used:]
 
     def take(self, index: np.ndarray) -> Tensor:

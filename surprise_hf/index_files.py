@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -47,10 +48,12 @@ class Saved(NamedTuple):
 def write(
     folder: Path, rows: Rows | None, ensemble: Ensemble | None, documents: Documents, options: dict[str, Any]
 ) -> None:
-    """Write an index. `options` must be what JSON can hold.
+    """Write an index, in place of one that the folder holds.
+
+    That one is as it was until all files of the new one are written, under a name of their own.
 
     Raises:
-        TypeError: metadata that JSON cannot hold; nothing is written then.
+        TypeError: metadata or options that JSON cannot hold; nothing is written then.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -61,27 +64,34 @@ def write(
     columns = {"id": (documents.ids, kind), "text": (documents.texts, pa.string())}
     columns["metadata"] = (metadata, pa.string())
     table = pa.table({name: pa.array(values, dtype) for name, (values, dtype) in columns.items()})
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob(SHARD.format(0).replace("00000", "*")), folder / CONFIG, folder / ENSEMBLE):
-        old.unlink(missing_ok=True)
-    shards = 0
-    if rows is not None:
-        for shards, (_, block) in enumerate(rows.blocks(), start=1):
-            save_file({"vectors": block.contiguous()}, folder / SHARD.format(shards - 1))
-    if ensemble is not None:
-        ensemble.save(folder / ENSEMBLE)
-    parquet.write_table(table, folder / DOCUMENTS)
     config = {
         "format": FORMAT,
         "version": VERSION,
         "documents": len(documents.ids),
         "dim": None if rows is None else rows.dim,
-        "shards": shards,
+        "shards": 0 if rows is None else -(-len(rows) // rows.step),
         "ensemble": ensemble is not None,
         **options,
     }
-    (folder / CARD).write_text(_card(config), encoding="utf-8")
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(config, indent=2) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+        new = Path(name)
+        for number, (_, block) in enumerate([] if rows is None else rows.blocks()):
+            save_file({"vectors": block.contiguous()}, new / SHARD.format(number))
+        if ensemble is not None:
+            ensemble.save(new / ENSEMBLE)
+        parquet.write_table(table, new / DOCUMENTS)
+        (new / CARD).write_text(_card(config), encoding="utf-8")
+        (new / CONFIG).write_text(text, encoding="utf-8")
+        (folder / CONFIG).unlink(missing_ok=True)  # files of two indexes are none
+        written = {path.name for path in new.iterdir()}
+        for file in sorted(written, key=lambda file: file == CONFIG):
+            (new / file).replace(folder / file)
+    for pattern in PATTERNS:
+        for path in folder.glob(pattern):
+            if path.name not in written:
+                path.unlink()
 
 
 def read(folder: Path, device: torch.device | str) -> Saved:

@@ -6,6 +6,7 @@ no more than the vectors and d x d floats are held, and one pass over the vector
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import estimators as est
 from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
 from .fitted import FittedLabels, crossover_weight
@@ -86,20 +86,30 @@ class Ranker:
 
     # --- changes -------------------------------------------------------------------------------------------------
 
-    def add(self, emb: Tensor) -> None:
-        """Add embeddings (b, d)."""
-        for part in emb.detach().split(SLICE):
-            wide = part.to(self.rows.device, torch.float64)
-            length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-            # beyond float32 squares may leave float64's range, which `unit_rows` sees to and takes twice the time for
-            unit = unit_rows(wide) if part.dtype == torch.float64 else wide.div_(length.masked_fill_(length == 0, 1))
-            unit = unit.to(torch.float32)
-            self.rows.append(unit)
-            if self.own and self.ensemble is not None:
-                self.ensemble.update(unit, precision="exact")
+    def add(self, parts: list[Tensor]) -> None:
+        """Add embeddings, each part (b, d), which is let go once it is in: all of them or, after an error, none."""
+        count, before = len(self.rows), copy.deepcopy(self.ensemble) if self.own else self.ensemble
         self._fitted = None
-        if self.own:  # every sigma has moved
+        if self.own:  # every sigma moves
             self._moments = self._built = None
+        try:
+            while parts:
+                for part in parts.pop(0).detach().split(SLICE):
+                    self._add(part)
+        except BaseException:
+            self.rows.cut(count)
+            self.ensemble = before
+            raise
+
+    def _add(self, emb: Tensor) -> None:
+        wide = emb.to(self.rows.device, torch.float64)
+        length = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        # beyond float32 squares may leave float64's range, which `unit_rows` sees to and takes twice the time for
+        unit = unit_rows(wide) if emb.dtype == torch.float64 else wide.div_(length.masked_fill_(length == 0, 1))
+        unit = unit.to(torch.float32)
+        self.rows.append(unit)
+        if self.own and self.ensemble is not None:
+            self.ensemble.update(unit, precision="exact")
 
     def keep(self, mask: Tensor) -> None:
         """Drop the rows whose `mask` (n,) is False, from their own ensemble too."""
@@ -317,10 +327,16 @@ def _descending(values: Array, rows: Array) -> Array:
 
 
 def _standardize(cosine: Array, mean: Array, std: Array) -> Array:
-    """`estimators.standardize`, without the special case where there is none: a search is 50 microseconds shorter."""
+    """z (float64); where std = 0: -inf below the mean, 0 at it, +inf above (design fact 4).
+
+    At it is what float32 can't tell from it: rows are rounded to it, and embeddings of one text differ by as much.
+    """
     if (std > 0).all():
         return (cosine - mean) / std
-    return est.standardize(*map(torch.from_numpy, np.broadcast_arrays(cosine, mean, std))).numpy()
+    cosine, mean, std = np.broadcast_arrays(cosine, mean, std)
+    gap, dead = cosine - mean, std == 0
+    step = np.where(np.abs(gap) <= FLOOR, 0.0, np.copysign(math.inf, gap))
+    return np.where(dead, step, gap / np.where(dead, 1.0, std))
 
 
 def _cdf(z: Array) -> Array:

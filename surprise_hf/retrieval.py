@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from . import hub, index_files, inputs
+from .columns import Id, column, id_after, new_ids
 from .contexts import as_context
+from .encoders import as_model
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from .model import SurpriseModel
 
 __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
-
-Id: TypeAlias = int | str
 
 SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
 SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
@@ -110,10 +110,11 @@ class SurpriseIndex:
         if direction not in DIRECTIONS:
             raise ValueError(f"direction must be one of {DIRECTIONS}, got {direction!r}")
         crossover_weight(1, weight, n_cross)  # refuses both where they make no sense
-        self.direction, self.engine, self.weight, self.n_cross = direction, engine, weight, n_cross
-        self.engine_options, self.device = dict(engine_options or {}), torch.device(device)
+        self.direction, self.engine, self.device = direction, engine, torch.device(device)
+        self.weight, self.n_cross = None if weight is None else float(weight), inputs.plain(n_cross)
+        self.engine_options = {name: inputs.plain(value) for name, value in (engine_options or {}).items()}
         self._engine = make_engine(engine, self.engine_options)
-        self.model = _as_model(model)
+        self.model = None if model is None else as_model(model)
         self.version = 0
         self.ids: list[Id] = []
         self.texts: list[str | None] = []
@@ -162,8 +163,8 @@ class SurpriseIndex:
             documents: texts in any form that the pipeline takes, generators included, or embeddings (n, d) as a tensor
                 or array. Blank texts are left out, with a warning; every other document keeps its id and metadata.
             texts: for embeddings, the texts they belong to.
-            ids: a distinct int or str for each document, all of one kind; default: a running number that is never
-                used twice. Documents with the same text are different documents.
+            ids: a distinct int or str for each document, all of one kind; default: running numbers above all that were
+                ever in use. Documents with the same text are different documents.
             metadata: anything JSON can hold for each document, for filters and to be given back.
             batch_size: of the encoder.
 
@@ -179,25 +180,28 @@ class SurpriseIndex:
             emb = torch.as_tensor(documents)
             check_rows("documents", emb, self.dim)
             parts, kept, read = [emb], list(range(len(emb))), len(emb)
-            held: list[str | None] = [None] * read if texts is None else list(texts)
-            inputs.check_length("texts", held, read)
+            held = column("texts", texts, read)
         elif texts is not None:
             raise ValueError("texts belong to embeddings; documents are texts already")
         else:
             parts, kept, held, read = self._embed_documents(documents, batch_size)
-        new_ids = self._new_ids(ids, read)
-        new_metadata = [None] * read if metadata is None else list(metadata)
-        inputs.check_length("metadata", new_metadata, read)
+        added = new_ids(ids, read, self._next_id, self._positions, self.ids[:1])
+        new_metadata = column("metadata", metadata, read)
         if kept:
-            ranker = self._start(parts[0].shape[1])
-            while parts:  # each is let go once it is in
-                ranker.add(parts.pop(0))
-            self._positions |= {new_ids[row]: len(self.ids) + i for i, row in enumerate(kept)}
-            self.ids += [new_ids[row] for row in kept]
-            self.metadata += [new_metadata[row] for row in kept]
-            self.texts += held
+            ranker, count = self._ranker, len(self)
+            try:
+                self.ids += [added[row] for row in kept]
+                self.metadata += [new_metadata[row] for row in kept]
+                self.texts += held
+                self._start(parts[0].shape[1]).add(parts)
+            except BaseException:
+                self._ranker = ranker
+                for values in (self.ids, self.metadata, self.texts):
+                    del values[count:]
+                raise
+            self._positions |= {i: row for row, i in enumerate(self.ids[count:], count)}
             self.version += 1
-        self._next_id += read if ids is None else 0
+        self._next_id = id_after(self._next_id, added)
         return self
 
     def remove(self, ids: Id | Iterable[Id]) -> SurpriseIndex:
@@ -258,18 +262,6 @@ class SurpriseIndex:
         if len(kept) < read:
             warnings.warn(f"{read - len(kept):,} of {read:,} documents have no text and are left out", stacklevel=3)
         return parts, kept, held, read
-
-    def _new_ids(self, ids: Iterable[Id] | None, count: int) -> list[Id]:
-        new = inputs.plain_ids(range(self._next_id, self._next_id + count) if ids is None else ids)
-        inputs.check_length("ids", new, count)
-        if len({type(i) for i in new} | {type(i) for i in self.ids[:1]}) > 1:
-            raise ValueError("ids must be all int or all str, those of the index included")
-        seen: set[Id] = set()
-        for i in new:
-            if i in self._positions or i in seen:
-                raise ValueError(f"the id {i!r} is in use: ids must differ; remove that document first to replace it")
-            seen.add(i)
-        return new
 
     # --- searching -----------------------------------------------------------------------------------------------
 
@@ -453,7 +445,8 @@ class SurpriseIndex:
             ranker.rows, ranker.ensemble = saved.rows, saved.ensemble
         index.ids, index.texts, index.metadata = saved.documents
         index._positions = {i: row for row, i in enumerate(index.ids)}
-        index.version, index._next_id = saved.config["index_version"], saved.config["next_id"]
+        index.version = saved.config["index_version"]
+        index._next_id = id_after(saved.config["next_id"], index.ids)
         index._check_encoder()
         return index
 
@@ -476,24 +469,9 @@ class SurpriseIndex:
             return
         emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
         kept = self._ranker.rows.take(np.array([row]))
-        likeness = float(torch.cosine_similarity(emb.cpu(), kept))
+        likeness = float(torch.cosine_similarity(emb.cpu(), kept.cpu()))
         if not likeness >= SAME_ENCODER:
             raise ValueError(
                 "the index was made with another encoder, prompt or weights than this model: they embed document"
                 f" {self.ids[row]!r} with a cosine of {likeness:.2f}"
             )
-
-
-# --- pieces ------------------------------------------------------------------------------------------------------
-
-
-def _as_model(model: Any) -> SurpriseModel | None:
-    if model is None:
-        return None
-    from .model import SurpriseModel
-
-    if isinstance(model, (str, os.PathLike)):
-        return SurpriseModel.from_pretrained(model)
-    if not hasattr(model, "encode"):
-        raise TypeError(f"model must be a SurpriseModel, SentenceTransformer or name, got {type(model).__name__}")
-    return SurpriseModel.from_encoder(model)

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from surprise_hf import SurpriseIndex, SurpriseModel
@@ -53,6 +54,14 @@ def test_running_ids_go_on_after_loading(tmp_path: Path) -> None:
     assert SurpriseIndex.from_pretrained(tmp_path).add(clouds(1)).ids == [0, 1, 2, 3, 5]
 
 
+def test_running_ids_are_above_those_of_an_older_file(tmp_path: Path) -> None:
+    """Ids that were given did not count before."""
+    SurpriseIndex(weight=1).add(clouds(2), ids=[4, 0]).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "next_id": 0}))
+    assert SurpriseIndex.from_pretrained(tmp_path).add(clouds(1)).ids == [4, 0, 5]
+
+
 def test_an_empty_index_is_saved(tmp_path: Path) -> None:
     SurpriseIndex().save_pretrained(tmp_path)
     assert len(SurpriseIndex.from_pretrained(tmp_path).add(clouds(3))) == 3
@@ -71,6 +80,53 @@ def test_metadata_that_json_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         index.save_pretrained(tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def broken(*_: object, **__: object) -> None:
+    raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize("fails", ["metadata", "options", "vectors", "ensemble", "documents", "card"])
+def test_an_index_that_cannot_be_written_leaves_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    filled().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    index = SurpriseIndex(weight=1).add(clouds(20, 32), metadata=[{1, 2} if fails == "metadata" else None] * 20)
+    if fails == "options":
+        index.n_cross = {1, 2}  # type: ignore[assignment]
+    place = {
+        "vectors": "safetensors.torch.save_file",
+        "ensemble": "surprise_hf.ensemble.Ensemble.save",
+        "documents": "pyarrow.parquet.write_table",
+        "card": "surprise_hf.index_files._card",
+    }
+    if fails in place:
+        monkeypatch.setattr(place[fails], broken)
+    with pytest.raises((TypeError, OSError)):
+        index.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("number", [1, np.float32(1), np.float64(1), np.int64(1)])
+def test_options_of_another_library_are_saved(tmp_path: Path, number: object) -> None:
+    options = {"weight": number, "n_cross": number, "engine": "faiss-ivf", "engine_options": {"probes": np.int64(3)}}
+    SurpriseIndex(**options).add(clouds(9)).save_pretrained(tmp_path)  # type: ignore[arg-type]
+    again = SurpriseIndex.from_pretrained(tmp_path)
+    assert (again.weight, again.n_cross, again.engine_options) == (1.0, 1.0, {"probes": 3})
+    assert again.search(clouds(1)[0], k=3) == SurpriseIndex(weight=1).add(clouds(9)).search(clouds(1)[0], k=3)
+
+
+def test_fewer_blocks_leave_no_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * 5)
+    (tmp_path / "notes.txt").write_text("mine")
+    files = {"config.json", "README.md", "documents.parquet", "ensemble.safetensors", "notes.txt"}
+    for rows, shards in ((12, 3), (7, 2)):
+        SurpriseIndex(weight=1).add(clouds(rows)).save_pretrained(tmp_path)
+        expected = files | {f"vectors-{shard:05d}.safetensors" for shard in range(shards)}
+        assert {path.name for path in tmp_path.iterdir()} == expected
+    SurpriseIndex(direction="questions").save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == files - {"ensemble.safetensors"}
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import surprise_hf
 from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel
-from surprise_hf.engines import ENGINES
+from surprise_hf.engines import ENGINES, Rows
 from surprise_hf.scoring import surprise
 from tests.index_data import TEXTS, clouds, ids_of, stored, unit, z_matrix
 
@@ -161,6 +162,23 @@ def test_identical_documents_count_as_ties() -> None:
     assert ids_of(index.search(torch.ones(4), k=4)) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+@pytest.mark.parametrize("copies", [1, 10])
+def test_a_text_is_at_the_mean_of_its_copies_whatever_its_batch_was(direction: str, copies: int) -> None:
+    """Encoders round the same text differently in another batch: by a few float32 units in the last place."""
+    text = torch.nn.functional.normalize(torch.randn(1, 384, generator=torch.Generator().manual_seed(0)))
+    other = torch.nn.functional.normalize(torch.randn(50, 384, generator=torch.Generator().manual_seed(1)))
+    ensemble = None if direction == "documents" else text
+    index = SurpriseIndex(weight=1, direction=direction, ensemble=ensemble).add(text.expand(copies, -1))
+    again = text * (1 + 1.5e-7 * torch.randn(50, 384, generator=torch.Generator().manual_seed(2)))
+    assert not any(torch.equal(row, text[0]) for row in again)
+    for hits in index.search(again):
+        assert [(hit.score, hit.z) for hit in hits] == [(0.5, 0.0)] * copies
+    if direction == "documents":
+        for hits in index.search(other):
+            assert [(hit.score, hit.z) for hit in hits] == [(0.0, -math.inf)] * copies
+
+
 def test_an_empty_index_finds_nothing() -> None:
     index = SurpriseIndex()
     assert len(index) == 0
@@ -295,6 +313,44 @@ def test_an_error_changes_nothing() -> None:
     assert index.version == 1
 
 
+@pytest.mark.parametrize("where", [(Rows, "append"), (Ensemble, "update")])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("options", [{}, {"engine": "faiss-flat"}, {"ensemble": clouds(30, seed=3)}])
+@pytest.mark.parametrize("before", [0, 20])
+def test_an_error_in_the_middle_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, where: tuple, error: type[BaseException], options: dict, before: int
+) -> None:
+    """Rows go in slice by slice: the second one fails, before it is in or half way."""
+    monkeypatch.setattr("surprise_hf.ranking.SLICE", 8)
+    monkeypatch.setattr("surprise_hf.engines.BLOCK_BYTES", 4 * 16 * 11)
+    if "ensemble" in options and where[0] is Ensemble:
+        where = Rows, "_append"  # a given ensemble is not updated
+    index, same = (SurpriseIndex(weight=1, **options) for _ in range(2))
+    for one in (index, same):
+        if before:
+            one.add(clouds(before), metadata=list(range(before))).search(clouds(1)[0])
+    whole = getattr(*where)
+    calls = []
+
+    def failing(*args: object, **kwargs: object) -> object:
+        calls.append(0)
+        if len(calls) == 2:
+            raise error("no more")
+        return whole(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*where, failing)
+        with pytest.raises(error, match="no more"):
+            index.add(clouds(30, seed=1), metadata=list("x" * 30))
+    assert (index.ids, index.texts, index.metadata, len(index), index.dim, index.version) == (
+        same.ids, same.texts, same.metadata, before, same.dim, same.version
+    )  # fmt: skip
+    assert index.search(clouds(3, seed=2), k=None) == same.search(clouds(3, seed=2), k=None)
+    for one in (index, same):
+        one.add(clouds(9, seed=4)).remove(before + 1)
+    assert index.search(clouds(3, seed=2), k=None) == same.search(clouds(3, seed=2), k=None)
+
+
 # --- ids, metadata, filters, thresholds --------------------------------------------------------------------------
 
 
@@ -308,6 +364,28 @@ def test_duplicates_keep_their_ids() -> None:
     assert index.search(one[17], k=1)[0].id == "id 217"
     assert "id 17" not in index
     assert "id 217" in index
+
+
+@pytest.mark.parametrize(("given", "following"), [([0, 1], 2), ([7, -3], 8), (np.array([5, 2]), 6), ([-9, -8], 0)])
+def test_running_numbers_are_above_the_ids_given(given: object, following: int) -> None:
+    index = SurpriseIndex(weight=1).add(clouds(2), ids=given).add(clouds(2))
+    assert index.ids == [*given, following, following + 1]
+    assert index.remove(index.ids).add(clouds(1)).ids == [following + 2]
+    assert index.add(clouds(1), ids=[1]).add(clouds(1)).ids == [following + 2, 1, following + 3]
+
+
+@pytest.mark.parametrize("name", ["ids", "texts", "metadata"])
+@pytest.mark.parametrize(
+    "given", ["abc", b"abc", {"a": 1, "b": 2, "c": 3}, {1, 2, 3}, 3, pd.DataFrame(index=[], columns=[1, 2, 3])]
+)
+def test_what_is_no_list_of_one_for_each_document_is_refused(name: str, given: object) -> None:
+    """The letters of a string are no ids, nor are the keys of a dict."""
+    index = SurpriseIndex(weight=1)
+    with pytest.raises(ValueError, match=f"{name} must be a list with one entry for each document, got "):
+        index.add(clouds(3), **{name: given})
+    assert len(index) == 0
+    index.add(clouds(3), **{name: (str(i) for i in range(3))})  # an iterator is as good as a list
+    assert getattr(index, name) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -382,8 +460,6 @@ def test_texts_are_embedded_as_the_model_does(model: SurpriseModel, st_path: Pat
 
 
 def test_every_kind_of_container(model: SurpriseModel) -> None:
-    import pandas as pd
-
     expected = SurpriseIndex(model, weight=1).add(TEXTS).search(["dog", "ball"])
     for documents in (tuple(TEXTS), np.array(TEXTS), pd.Series(TEXTS), (text for text in TEXTS)):
         index = SurpriseIndex(model, weight=1).add(documents)
