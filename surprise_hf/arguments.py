@@ -124,18 +124,20 @@ def check_parent(out: str) -> None:
         raise FileNotFoundError(f"no such folder: {Path(out).parent}")
 
 
-def check_folder(out: str | None) -> None:
-    """Refuse an output file that could not be written."""
+def check_output(out: str | None, source: str, option: str = "--out") -> None:
+    """Refuse an output file that could not be written, or whose writing would lose the input."""
     if out is None:
         return
     check_parent(out)
     if Path(out).is_dir():
         raise IsADirectoryError(f"{out} is a folder")
+    if source != STDIN and Path(out).exists() and Path(out).resolve() == Path(source).resolve():
+        raise UsageError(f"{option} is the input file itself, which would be lost")
 
 
-def check_plot(out: str | None, layout: str = "pca") -> None:
+def check_plot(out: str | None, source: str, layout: str = "pca") -> None:
     """Refuse a picture that could not be drawn or written."""
-    check_folder(out)
+    check_output(out, source, "--plot")
     if out is not None:
         from .plots import check_picture
 

@@ -24,7 +24,7 @@ from .arguments import (
     add_model,
     add_refine,
     add_template,
-    check_folder,
+    check_output,
     check_free,
     input_format,
     labels_or_none,
@@ -132,9 +132,7 @@ def classify(args: argparse.Namespace) -> None:
     out = None if args.out is None else Path(args.out)
     if args.resume and out is None:
         raise UsageError("--resume needs --out")
-    check_folder(args.out)
-    if out is not None and args.input != STDIN and out.exists() and out.resolve() == Path(args.input).resolve():
-        raise UsageError("--out is the input file itself, which an interrupted run would lose")
+    check_output(args.out, args.input)
     if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
         say(f"{out} is complete: nothing to resume")
         return
@@ -290,7 +288,7 @@ def fit_ensemble(args: argparse.Namespace) -> None:
     """Write the ensemble of a table's documents."""
     fmt = input_format(args)
     args.hint = "nothing was written"
-    check_folder(args.out)
+    check_output(args.out, args.input)
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
         model = load_pipeline(args).model
         model.fit_ensemble(source.rows[args.text_column], batch_size=args.batch_size)

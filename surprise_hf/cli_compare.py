@@ -16,7 +16,7 @@ from .arguments import (
     add_label_column,
     add_model,
     add_template,
-    check_folder,
+    check_output,
     check_plot,
     input_format,
     labels_or_none,
@@ -58,8 +58,8 @@ def add_compare(commands: Any, common: argparse.ArgumentParser) -> None:
 def compare(args: argparse.Namespace) -> None:
     """Try the methods on the labelled documents of a table."""
     fmt = input_format(args)
-    check_folder(args.out)
-    check_plot(args.plot)
+    check_output(args.out, args.input)
+    check_plot(args.plot, args.input)
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
     from .few_shot import as_matrix, read_targets

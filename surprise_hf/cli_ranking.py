@@ -16,7 +16,7 @@ from .arguments import (
     add_ensemble,
     add_input,
     add_model,
-    check_folder,
+    check_output,
     check_plot,
     labels_or_none,
     load_pipeline,
@@ -95,7 +95,7 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
 def rank(args: argparse.Namespace) -> None:
     """Rank the documents of a table."""
     out_fmt = _shown_format(args)
-    check_folder(args.out)
+    check_output(args.out, args.input)
     if args.min_score > args.max_score:
         raise UsageError(f"--min-score {args.min_score} is above --max-score {args.max_score}: no score lies between")
     queries = args.query or _lines(args.queries_file)
@@ -164,8 +164,8 @@ def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
 def cluster(args: argparse.Namespace) -> None:
     """Cluster the documents of a table."""
     out_fmt = _shown_format(args)
-    check_folder(args.out)
-    check_plot(args.plot, args.layout)
+    check_output(args.out, args.input)
+    check_plot(args.plot, args.input, args.layout)
     labels = labels_or_none(args)
     candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
@@ -260,7 +260,7 @@ def _write(args: argparse.Namespace, fmt: str, rows: Any, more: dict[str, Any]) 
     from .jobs import Job
 
     out = None if args.out is None else Path(args.out)
-    with Job(out, fmt, {"command": args.run.__name__}, resume=False) as job:
+    with Job(out, fmt, {}, resume=None) as job:
         job.append(tables.encode(rows, 0, len(rows), more, fmt))
         job.finish()
     if out is not None:

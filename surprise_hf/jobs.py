@@ -69,26 +69,35 @@ class ChunkFile:
 class Job:
     """The output of one run. The folder `OUT.partial` holds what an interrupted one needs to go on.
 
+    A run that can't go on has a temporary folder beside OUT instead, and OUT is there once all of it is.
+
     Args:
         out: the file to write; None is standard output, with which nothing can be gone on.
         fmt: one of `tables.FORMATS`.
         identity: everything that the result depends on; only an equal run can go on.
-        resume: go on with the interrupted run, if there is one.
+        resume: go on with the interrupted run, if there is one; None: runs of this command can't go on.
 
     Attributes:
         folder: for files that belong to the unfinished job.
 
     Raises:
-        ValueError: an interrupted run is there, and it is another one or `resume` was not asked for.
+        ValueError: an interrupted run is there, and it is another one or `resume` was not asked for; or the folder
+            holds something else.
     """
 
-    def __init__(self, out: Path | None, fmt: str, identity: dict[str, Any], resume: bool) -> None:
+    def __init__(self, out: Path | None, fmt: str, identity: dict[str, Any], resume: bool | None) -> None:
         self._out, self._fmt = out, fmt
-        self._temporary = tempfile.TemporaryDirectory(prefix="surprise-hf-") if out is None else None
-        self.folder = Path(self._temporary.name if self._temporary else f"{out}.partial")
-        if out is not None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if out is None or resume is None:
+            beside = None if out is None else out.absolute().parent  # where a rename is enough to put it in its place
+            self._temporary = tempfile.TemporaryDirectory(prefix="surprise-hf-", dir=beside)
+            self.folder = Path(self._temporary.name)
+        else:
+            self.folder = Path(f"{out}.partial")
             self._begin(identity, resume)
-        rows = self.folder / "rows.arrows" if fmt == "parquet" else out
+        rows = out
+        if fmt == "parquet" or (out is not None and self._temporary is not None):
+            rows = self.folder / "rows"
         self._rows = None if rows is None else ChunkFile(rows, self.folder / "rows.ends")
 
     def _begin(self, identity: dict[str, Any], resume: bool) -> None:
@@ -102,6 +111,9 @@ class Job:
             check_same(self.folder, identity, " with --resume")
             return
         if self.folder.exists():
+            if not note.exists() and any(self.folder.iterdir()):
+                raise ValueError(f"{self.folder} is where a run keeps what is unfinished, and holds something else:"
+                                 " move that elsewhere")  # fmt: skip
             shutil.rmtree(self.folder)
         write_note(self.folder, identity)
 
@@ -133,12 +145,14 @@ class Job:
         """Put what could not grow in its place, and remove the folder."""
         if self._fmt == "parquet":
             whole = self.folder / "whole.parquet"
-            to_parquet(self.folder / "rows.arrows", whole)
+            to_parquet(self.folder / "rows", whole)
             if self._out is not None:
                 whole.replace(self._out)
             else:
                 with whole.open("rb") as file:
                     shutil.copyfileobj(file, sys.stdout.buffer)
                 sys.stdout.flush()
+        elif self._temporary is not None and self._out is not None:
+            (self.folder / "rows").replace(self._out)
         if self._temporary is None:
             shutil.rmtree(self.folder)

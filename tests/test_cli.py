@@ -309,6 +309,12 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "./m"), 1, "no such folder: './m'"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "TINY", "--ensemble", "IN"), 1, "not"),
         (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY"), 2, "--out"),
+        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY", "--out", "IN"), 2, "--out is the input"),
+        (("rank", "IN", "--text-column", "text", "--query", "x", "--out", "IN"), 2, "--out is the input file itself"),
+        (("cluster", "IN", "--text-column", "text", "--clusters", "2", "--out", "./IN"), 2, "--out is the input file"),
+        (("cluster", "IN", "--text-column", "text", "--clusters", "2", "--plot", "IN"), 2, "--plot is the input file"),
+        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "IN"), 2, "--out is the"),
+        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--plot", "IN"), 2, "--plot is the"),
         (("fit-ensemble", "IN", "--text-column", "body", "--model", "TINY", "--out", "e"), 1, "no column 'body'"),
         (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "x"), 2, "--device x can't be used"),
         (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "cuda:99"), 2, "--device cuda:99"),
@@ -320,7 +326,7 @@ def test_exit_status(
 ):
     monkeypatch.chdir(tmp_path)
     source = write(tmp_path / "in.csv", [{"text": "sport", "x_label": "y"}])
-    names = {"IN": source.name, "TINY": command.model}
+    names = {"IN": source.name, "./IN": f"./{source.name}", "TINY": command.model}
     assert command(*(names.get(arg, arg) for arg in args)) == code
     assert message in command.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from surprise_hf import SurpriseIndex, SurpriseKMeans, tables
+from surprise_hf.jobs import Job
 from surprise_hf.model import SurpriseModel
-from tests.cli_data import BLANK, ROWS, TEXTS, Command, read, write
+from tests.cli_data import BLANK, ROWS, TEXTS, Command, interrupt_after, read, write
 
 QUERIES = ["dog cat horse", "ball, team"]
 KEPT = [i for i in range(len(TEXTS)) if i not in BLANK]
@@ -215,3 +216,23 @@ def test_a_picture_that_fails_costs_no_table(
     assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.png", "--out", out) == 1
     assert "no picture today" in command.err
     assert len(read(out.read_bytes(), "csv")) == len(ROWS)
+
+
+# --- nothing is lost -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("args", [("rank", "--query", "dog"), ("cluster", "--clusters", 2)], ids=str)
+def test_a_run_that_stops_leaves_the_last_output_and_no_trace(
+    command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], suffix: str
+) -> None:
+    out = tmp_path / f"out{suffix}"
+    assert run(command, args[0], table, *args[1:], "--out", out) == 0
+    before = out.read_bytes()
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, Job, "append", 0, KeyboardInterrupt)
+        assert run(command, args[0], table, *args[1:], "--out", out) == 130
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
+    assert run(command, args[0], table, *args[1:], "--out", out) == 0  # and the next one goes
+    assert out.read_bytes() == before

@@ -139,6 +139,21 @@ def test_resume_refuses_another_run(command: Command, tmp_path: Path, monkeypatc
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_folder_of_someone_else_is_left_alone(command: Command, tmp_path: Path, resume: tuple[str, ...]):
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    other = tmp_path / "out.csv.partial"
+    other.mkdir()
+    (other / "mine.txt").write_text("kept")
+    assert command.classify(source, *ARGS, "--out", out, *resume) == 1
+    assert "out.csv.partial is where a run keeps what is unfinished, and holds something else" in command.err
+    assert (other / "mine.txt").read_text() == "kept"
+    assert not out.exists()
+    (other / "mine.txt").unlink()
+    assert command.classify(source, *ARGS, "--out", out, *resume) == 0
+    assert not other.exists()
+
+
 def test_resume_without_a_run_starts_one(command: Command, whole: Callable[..., bytes], tmp_path: Path):
     out = tmp_path / "out.csv"
     assert command.classify(write(tmp_path / "in.csv"), *ARGS, "--out", out, "--resume") == 0

@@ -125,6 +125,15 @@ def test_rows_come_back_unless_the_settings_differ(common: ModuleType, tmp_path:
     with common.resumed(path, {"limit": 6}) as (rows, _):
         assert rows == []
     assert path.with_name("rows.jsonl.old").read_text() == before
+    for limit in (7, 8):  # nothing was added in between: there is nothing to move aside
+        with common.resumed(path, {"limit": limit}) as (rows, add):
+            assert rows == []
+            if limit == 8:
+                add({"i": 9})
+    with common.resumed(path, {"limit": 9}) as (rows, _):
+        assert rows == []
+    assert path.with_name("rows.jsonl.old").read_text() == before
+    assert json.loads(path.with_name("rows.jsonl.old2").read_text().splitlines()[-1]) == {"i": 9}
     path.write_text("")
     with common.resumed(path, {"limit": 6}) as (rows, _):
         assert rows == []

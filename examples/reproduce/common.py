@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -226,12 +227,15 @@ def resumed(
 ) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None]]]:
     """Rows of an interrupted run with the same settings, and a function that adds one: JSON lines, written at once.
 
-    A line that was cut off is dropped. Rows with other settings are moved aside, to a file whose name ends in .old.
+    A line that was cut off is dropped. Rows with other settings are moved aside, to the first free name of those that
+    end in .old, .old2, .old3 and so on.
     """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("\n")]
     if rows and rows.pop(0) != settings:
-        path.replace(path.with_name(f"{path.name}.old"))
+        if rows:
+            aside = (path.with_name(f"{path.name}.old{number if number > 1 else ''}") for number in count(1))
+            path.replace(next(name for name in aside if not name.exists()))
         rows = []
     write_text(path, "".join(json.dumps(row) + "\n" for row in (settings, *rows)))
     with path.open("a", encoding="utf-8") as file:
