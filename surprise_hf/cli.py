@@ -24,8 +24,8 @@ from .arguments import (
     add_model,
     add_refine,
     add_template,
-    check_output,
     check_free,
+    check_output,
     input_format,
     labels_or_none,
     load_pipeline,
@@ -38,7 +38,7 @@ from .arguments import (
 from .cli_compare import add_compare
 from .cli_ranking import add_cluster, add_rank
 from .cli_training import add_train
-from .tables import FORMATS, STDIN
+from .tables import FORMATS
 
 if TYPE_CHECKING:
     from torch import Tensor
