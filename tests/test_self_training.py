@@ -185,10 +185,9 @@ def test_labels_are_scored_as_without_it(st_path, tmp_path, mixed, options, refi
     [
         {"eval_on_start": True, "eval_strategy": "epoch"},
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch", "lr_scheduler_kwargs": {"factor": 0.5}},
-        {"lr_scheduler_type": "greedy", "eval_strategy": "epoch"},
         {"lr_scheduler_type": "cosine", "warmup_steps": 1},
     ],
-    ids=["evaluated at the start", "plateau", "greedy", "cosine"],
+    ids=["evaluated at the start", "plateau", "cosine"],
 )
 def test_it_goes_on_whatever_looks_at_evaluations(st_path, tmp_path, options):
     trainer = make(st_path, tmp_path, few(), few(), trainer={"ensemble": DOCUMENTS}, self_training=True, **options)
