@@ -10,19 +10,18 @@ moments cannot give (medians, quantiles, ranks) comes from a uniform sample of i
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from . import ops
-from .formats import check_version
-from .inputs import positive_int
+from . import ensemble_files, ops
+from .inputs import flag, positive_int
 from .ops import compute_dtype, sigma_floor, unit_rows
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Ensemble"]
 
-FORMAT, VERSION = "surprise_hf.ensemble", 1
 PRECISIONS = ("fast", "exact")
 
 
@@ -109,8 +107,14 @@ def reservoir_order(count: int, keep: int, seed: int = 0) -> Tensor:
     return _smallest_priorities(seed, 0, count, keep)[1]
 
 
+def _check_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) not in range(-(1 << 63), 1 << 63):
+        raise ValueError(f"seed must be an integer of 64 bits, got {seed!r}")
+    return int(seed)
+
+
 class Ensemble:
-    """Running statistics of document embeddings, and a uniform sample of them.
+    """Running statistics of document embeddings, and a uniform sample of them. Wrong arguments are a ValueError.
 
     Args:
         dim: d, the length of an embedding.
@@ -142,7 +146,7 @@ class Ensemble:
     ) -> None:
         self.dim = dim = positive_int("dim", dim)
         self.reservoir_size = 0 if reservoir == 0 else positive_int("reservoir (0 for none)", reservoir)
-        self.normalize, self.encoder, self.seed = normalize, encoder, seed
+        self.normalize, self.encoder, self.seed = flag("normalize", normalize), encoder, _check_seed(seed)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
         self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=device)
@@ -202,7 +206,8 @@ class Ensemble:
 
         Raises:
             TypeError: `emb` is not a floating tensor.
-            ValueError: another shape, a row with NaN or infinity (nothing is added then), unknown precision.
+            ValueError: another shape, unknown precision, a row with NaN or infinity, or, with normalize=False, rows
+                whose squares are beyond the precision's range. Nothing is added then.
         """
         _check_shape("emb", emb, self.dim)
         if precision not in PRECISIONS:
@@ -211,17 +216,19 @@ class Ensemble:
         priority, index = _smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
         sums = self.count, self.mean, self.scatter
         # What is not finite shows in the mean: with many rows a copy of the sums costs less than to look at every row.
-        before = [x.clone() for x in sums] if len(emb) > 8 * self.dim else None
+        # Squares of rows as they are may be infinite where the rows are not.
+        before = [x.clone() for x in sums] if len(emb) > 8 * self.dim or not self.normalize else None
         if before is None:
             check_rows("emb", emb)
         ops.ensemble_update(*sums, emb, normalize=self.normalize, exact=precision == "exact")
-        if before is not None and not torch.isfinite(self.mean).all():
-            try:
-                check_rows("emb", emb)
-            except ValueError:
-                for now, then in zip(sums, before, strict=True):
-                    now.copy_(then)
-                raise
+        if before is not None and not torch.isfinite(self.mean.sum() + self.scatter.diagonal().sum()):
+            for now, then in zip(sums, before, strict=True):
+                now.copy_(then)
+            check_rows("emb", emb)
+            exact = "" if emb.dtype == torch.float64 else ', or pass precision="exact"'
+            raise ValueError(
+                f"emb: the squares of {float(emb.abs().max()):.0e} are out of range: scale the rows{exact}"
+            )
         if len(emb):
             self._eps = max(self._eps, torch.finfo(compute_dtype(emb.dtype)).eps)
         self._sample(emb[self._worth(priority, index)], priority)
@@ -249,8 +256,11 @@ class Ensemble:
         Where `other` kept fewer rows than this one would need, the reservoir shrinks to what stays uniform.
 
         Raises:
+            TypeError: `other` is no Ensemble.
             ValueError: another dimension, `normalize` or encoder.
         """
+        if not isinstance(other, Ensemble):
+            raise TypeError(f"merge takes an Ensemble, got {type(other).__name__}; embeddings go to `update`")
         self._check_same(other)
         ours, theirs = self.count.clone(), other.count.to(self.device)
         if theirs == 0:
@@ -290,7 +300,7 @@ class Ensemble:
         call counts every document again.
 
         Raises:
-            ValueError: the ranks' ensembles differ in dim, normalize or reservoir (on every rank).
+            ValueError: the ranks' ensembles differ in dim, normalize, reservoir or encoder (on every rank).
         """
         dist = torch.distributed
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
@@ -303,17 +313,21 @@ class Ensemble:
             dist.all_gather(parts, mine, group=group)
             return [part.to(self.device) for part in parts]
 
-        shape = (self.dim, int(self.normalize), self.reservoir_size, self.seed, len(self._rows))
+        name = (self.encoder or "").encode()
+        shape = (self.dim, int(self.normalize), self.reservoir_size, self.seed, len(self._rows), len(name))
         shapes = [tuple(part.tolist()) for part in gather(torch.tensor(shape))]
         if len({part[:3] for part in shapes}) > 1:
             raise ValueError(f"the ranks' ensembles differ in (dim, normalize, reservoir): {[s[:3] for s in shapes]}")
-        most = max(part[4] for part in shapes)
+        most, longest = (max(1, *(part[i] for part in shapes)) for i in (4, 5))
+        named = gather(torch.tensor([*name.ljust(longest)], dtype=torch.uint8))
+        names = [bytes(part.tolist())[: shape[5]].decode() or None for part, shape in zip(named, shapes, strict=True)]
         padded = torch.cat((self._rows, self._rows.new_zeros(most - len(self._rows), self.dim)))
         columns = (self.count, self.mean, self.scatter, torch.tensor(self._eps, dtype=torch.float64), padded)
         parts = zip(*(gather(x) for x in columns), strict=True)
-        whole = Ensemble(self.dim, self.reservoir_size, self.normalize, self.encoder, shapes[0][3], self.device)
-        for (*_, kept), (count, mean, scatter, eps, rows) in zip(shapes, parts, strict=True):
-            part = Ensemble(self.dim, self.reservoir_size, self.normalize, device=self.device)
+        encoder = next(filter(None, names), None)
+        whole = Ensemble(self.dim, self.reservoir_size, self.normalize, encoder, shapes[0][3], self.device)
+        for (*_, kept, _), one, (count, mean, scatter, eps, rows) in zip(shapes, names, parts, strict=True):
+            part = Ensemble(self.dim, self.reservoir_size, self.normalize, one, device=self.device)
             part.count, part.mean, part.scatter, part._rows = count, mean, scatter, rows[:kept]
             part._eps = float(eps)
             whole.merge(part)
@@ -360,11 +374,7 @@ class Ensemble:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file: count, mean, scatter, the sample, and what they are. Replaces whole or not."""
-        from safetensors.torch import save
-
         metadata = {
-            "format": FORMAT,
-            "version": str(VERSION),
             "dim": str(self.dim),
             "normalize": str(self.normalize).lower(),
             "reservoir": str(self.reservoir_size),
@@ -374,10 +384,7 @@ class Ensemble:
         }
         tensors = {"count": self.count, "mean": self.mean, "scatter": self.scatter}
         tensors |= {"reservoir": self._rows, "priority": self._priority}
-        partial = Path(f"{os.fspath(path)}.partial")
-        data = save({name: x.cpu().contiguous() for name, x in tensors.items()}, metadata=metadata)
-        partial.write_bytes(_in_order(data))
-        partial.replace(path)
+        ensemble_files.write(path, tensors, metadata)
 
     @classmethod
     def load(
@@ -398,7 +405,7 @@ class Ensemble:
             FileNotFoundError: no such file.
             ValueError: not an ensemble file, damaged, of a newer format, or of another dimension or encoder.
         """
-        metadata, tensors = _read(Path(path), str(device))
+        metadata, tensors = ensemble_files.read(Path(path), str(device))
         try:
             ens = cls(
                 int(metadata["dim"]),
@@ -486,34 +493,3 @@ _STORED = {
     "reservoir": "_rows",
     "priority": "_priority",
 }
-
-
-def _in_order(data: bytes) -> bytes:
-    """A safetensors file with its metadata sorted: else its bytes differ each time, and the Hub takes it for new."""
-    length = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:length])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[length:]
-
-
-def _read(path: Path, device: str) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors of an ensemble file of a format this version knows."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise FileNotFoundError(f"no ensemble file at {path}")
-    try:
-        with safe_open(path, framework="pt", device=device) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file, or it is damaged: {error}") from error
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} is a safetensors file, but not an ensemble saved by surprise_hf")
-    try:
-        check_version(metadata.get("version"), VERSION)
-    except ValueError as error:
-        raise ValueError(f"{path} can't be read: {error}") from error
-    return metadata, tensors

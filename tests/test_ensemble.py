@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from surprise_hf import ops
-from surprise_hf.ensemble import FORMAT, VERSION, Ensemble
+from surprise_hf.ensemble import Ensemble
+from surprise_hf.ensemble_files import FORMAT, VERSION
 
 
 def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -179,6 +180,14 @@ def test_huge_but_finite_rows_pass() -> None:
         (lambda e: e.merge(Ensemble(5)), ValueError, "dim 12 and 5"),
         (lambda e: e.merge(Ensemble(12, normalize=False)), ValueError, "normalize True and False"),
         (lambda e: e.merge(Ensemble(12, encoder="b")), ValueError, "different encoders, 'a' and 'b'"),
+        (lambda e: e.merge(rows(3)), TypeError, "merge takes an Ensemble, got Tensor; embeddings go to `update`"),
+        (lambda e: e.merge("a path"), TypeError, "merge takes an Ensemble, got str"),
+        (lambda _: Ensemble(4, normalize="false"), ValueError, "normalize must be True or False, got 'false'"),
+        (lambda _: Ensemble(4, normalize=0), ValueError, "normalize must be True or False, got 0"),
+        (lambda _: Ensemble(4, seed=1.5), ValueError, "seed must be an integer of 64 bits, got 1.5"),
+        (lambda _: Ensemble(4, seed=1 << 63), ValueError, "seed must be an integer of 64 bits"),
+        (lambda _: Ensemble(4, seed="1"), ValueError, "seed must be an integer of 64 bits"),
+        (lambda _: Ensemble(4, seed=True), ValueError, "seed must be an integer of 64 bits"),
         (lambda _: Ensemble(0), ValueError, "dim must be a positive integer"),
         (lambda _: Ensemble(4.0), ValueError, "dim must be a positive integer"),
         (lambda _: Ensemble(4, reservoir=1.5), ValueError, r"reservoir \(0 for none\) must be"),
@@ -189,6 +198,35 @@ def test_huge_but_finite_rows_pass() -> None:
 def test_errors_say_what_is_wrong(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call(Ensemble(12, encoder="a"))
+
+
+@pytest.mark.parametrize("seed", [-(1 << 63), (1 << 63) - 1, -1])
+def test_any_seed_of_64_bits(seed: int) -> None:
+    assert len(Ensemble(12, reservoir=5, seed=seed).update(rows(20)).reservoir) == 5
+
+
+@pytest.mark.parametrize("n", [3, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("precision", ["fast", "exact"])
+@pytest.mark.parametrize("scale", [1e20, 1e170])
+def test_dot_products_out_of_range(n: int, dtype: torch.dtype, precision: str, scale: float) -> None:
+    """Rows that are finite where their squares are not: refused, or right where float64 holds them."""
+    if scale > 1e38 and dtype == torch.float32:
+        scale = 1e30
+    small = rows(n, dtype=torch.float64)
+    big, ens = (small * scale).to(dtype), Ensemble(12, normalize=False).update(rows(50))
+    before = bits(ens.without_reservoir())
+    if scale == 1e170 or (precision == "fast" and dtype == torch.float32):
+        advice = 'or pass precision="exact"' if dtype == torch.float32 else "scale the rows$"
+        with pytest.raises(ValueError, match=rf"emb: the squares of \de\+\d+ are out of range: .*{advice}"):
+            ens.update(big, precision=precision)
+        assert all(torch.equal(before[name], bits(ens)[name]) for name in ("count", "mean", "scatter"))
+        assert len(ens.reservoir) == 50
+    else:
+        mean, std = Ensemble(12, normalize=False).update(big, precision=precision).moments(big[:4])
+        true_mean, true_std = direct(small, small[:4], normalize=False)
+        torch.testing.assert_close(mean / scale**2, true_mean, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(std / scale**2, true_std, rtol=1e-6, atol=0)
 
 
 def test_repr_says_what_it_holds() -> None:
@@ -377,6 +415,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="disk full"):
         Ensemble.from_embeddings(rows(30)).save(path)
     assert len(Ensemble.load(path)) == 20
+    monkeypatch.undo()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        Ensemble.from_embeddings(rows(30)).save(tmp_path / "folder")
+    assert {found.name for found in tmp_path.iterdir()} == {"e", "folder"}
 
 
 def test_the_same_ensemble_is_the_same_bytes(tmp_path: Path) -> None:
@@ -421,10 +464,11 @@ def _rank(rank: int, folder: str) -> None:
     few = Ensemble(12, seed=rank).update(shards[rank][: 5 * rank])  # rank 0 has nothing
     few.all_reduce().save(f"{folder}/few{rank}")
     Ensemble(12).update(stretched()[2 * rank :][:2]).all_reduce().save(f"{folder}/same{rank}")
-    try:
-        Ensemble(12 + rank).all_reduce()
-    except ValueError as error:
-        Path(f"{folder}/error{rank}").write_text(str(error), encoding="utf-8")
+    for name, one in (("dim", Ensemble(12 + rank)), ("encoder", Ensemble(12, encoder=["ä", "another"][rank]))):
+        with pytest.raises(ValueError, match="ensembles") as caught:
+            one.all_reduce()
+        Path(f"{folder}/{name}{rank}").write_text(str(caught.value), encoding="utf-8")
+    Ensemble(12, encoder=[None, "known"][rank]).all_reduce().save(f"{folder}/named{rank}")
     dist.destroy_process_group()
 
 
@@ -443,5 +487,8 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
     assert sorted(few[0].reservoir.tolist()) == sorted(few[1].reservoir.tolist()) == sorted(rows(130)[90:95].tolist())
     for rank in range(2):
         assert (Ensemble.load(tmp_path / f"same{rank}").moments(rows(5, dtype=torch.float64))[1] == 0).all()
-        message = (tmp_path / f"error{rank}").read_text(encoding="utf-8")
+        message = (tmp_path / f"dim{rank}").read_text(encoding="utf-8")
         assert message.startswith("the ranks' ensembles differ in (dim, normalize, reservoir): [(12,")
+        message = (tmp_path / f"encoder{rank}").read_text(encoding="utf-8")
+        assert message.startswith("these ensembles come from different encoders, 'ä' and 'another'")
+        assert Ensemble.load(tmp_path / f"named{rank}").encoder == "known"
