@@ -181,7 +181,7 @@ def cluster(args: argparse.Namespace) -> None:
         scores = fitted.transform(emb)[range(len(emb)), fitted.labels_]
         titles = None
         if candidates:
-            titles = [found[0] for found in fitted.name_clusters(candidates, model=model)]
+            titles = [str(found[0]) for found in fitted.name_clusters(candidates, model=model)]
         summary = _summary(fitted.labels_.tolist(), scores.tolist(), texts, titles)
         if out_fmt == TABLE:
             print(summary)

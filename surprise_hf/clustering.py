@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +22,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from . import inputs
+from .encoders import as_model
 from .ensemble import Ensemble
 from .fitted import FittedLabels
-from .inputs import positive_int
-from .ops import unit_rows
+from .inputs import Label
+from .ops import compute_dtype, unit_rows
 
 __all__ = ["SurpriseKMeans"]
 
@@ -62,7 +63,7 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
         n_clusters_: k.
         inertia_: of scikit-learn's k-means, before the assignment.
         n_iter_: iterations, those by surprise included.
-        silhouettes_: dict of k to silhouette where n_clusters="auto".
+        silhouettes_: dict of k to silhouette where n_clusters="auto", empty with fewer than three distinct rows.
         ensemble_: `Ensemble` of the elements.
         n_features_in_: d.
 
@@ -112,6 +113,7 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
             ValueError: n < n_clusters, NaN or infinity, or balanced=True with assign="mixed".
         """
         self._check_options()
+        self.__dict__.pop("silhouettes_", None)  # of an earlier fit
         X = validate_data(self, _as_array(X), dtype=[np.float64, np.float32], order="C")
         unit = unit_rows(_tensor(X))
         if self.n_clusters != "auto" and len(unit) < int(self.n_clusters):
@@ -143,14 +145,14 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
         return (self._labels.psi(rows) if self.assign == "cosine" else self._labels.score(rows)).numpy()
 
     def name_clusters(
-        self, names: Sequence[str], embeddings: Any = None, *, model: Any = None, top: int = 1, distinct: bool = False
-    ) -> list[list[str]]:
+        self, names: Any, embeddings: Any = None, *, model: Any = None, top: int = 1, distinct: bool = False
+    ) -> list[list[Label]]:
         """Words or candidate labels for each cluster, by the surprise of the centroid for the word among the elements.
 
         Args:
-            names: words or labels.
+            names: words or labels, in any form that the pipeline takes labels in.
             embeddings: theirs (m, d), by the encoder of the elements; or
-            model: SurpriseModel or SentenceTransformer to embed them with.
+            model: SurpriseModel, SentenceTransformer, folder or Hub id to embed them with.
             top: names for each cluster.
             distinct: each name for at most one cluster, the total z being the largest possible (needs top=1 and at
                 least as many names as clusters).
@@ -159,12 +161,18 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
             k lists of `top` names, best first.
 
         Raises:
-            ValueError: no embeddings, shapes that don't fit, too few names.
+            TypeError: something else as the model.
+            ValueError: no embeddings, shapes that don't fit, too few names, or names that are no labels.
         """
         check_is_fitted(self)
         if (embeddings is None) == (model is None):
             raise ValueError("give the embeddings of the names, or a model to embed them")
-        vectors = torch.as_tensor(model.encode(list(names)) if embeddings is None else _as_array(embeddings))
+        names, top = inputs.as_labels(names), inputs.positive_int("top", top)
+        if embeddings is None:
+            encoder, texts = as_model(model), inputs.hypotheses(names, inputs.SLOT)
+            embeddings, cut = encoder.embed(texts)
+            inputs.warn_cut(cut, len(texts), "names", encoder.max_seq_length)
+        vectors = torch.as_tensor(_as_array(embeddings))
         if len(vectors) != len(names):
             raise ValueError(f"{len(names)} names but {len(vectors)} embeddings")
         centres = torch.from_numpy(self.cluster_centers_)
@@ -194,8 +202,8 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.balanced and self.assign == "mixed":
             raise ValueError('balanced=True needs a score that is linear: assign="surprise" or "cosine", not "mixed"')
         if self.n_clusters != "auto":
-            positive_int("n_clusters", self.n_clusters)
-        positive_int("max_clusters", self.max_clusters)
+            inputs.positive_int("n_clusters", self.n_clusters)
+        inputs.positive_int("max_clusters", self.max_clusters)
 
     def _kmeans(self, k: int, random: np.random.RandomState, rows: np.ndarray) -> KMeans | MiniBatchKMeans:
         """scikit-learn's k-means of unit rows (n, d), fitted.
@@ -214,9 +222,9 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
         rows = unit.numpy()
         sample = rows[random.permutation(len(rows))[:SAMPLE]]
         top = min(self.max_clusters, len(np.unique(sample, axis=0)) - 1)
+        self.silhouettes_: dict[int, float] = {}
         if top < 2:
             return 1
-        self.silhouettes_ = {}
         for k in sorted({round(2 * (top / 2) ** (i / 11)) for i in range(12)}):
             labels = self._kmeans(k, random, sample).labels_
             part = slice(0, SILHOUETTE)
@@ -285,7 +293,10 @@ def _with_prices(labels: FittedLabels, unit: Tensor) -> FittedLabels:
 
 
 def _as_array(X: Any) -> Any:
-    return X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+    """A tensor as an array; of half precision, which NumPy has but in part, as float32."""
+    if not isinstance(X, Tensor):
+        return X
+    return X.detach().to("cpu", compute_dtype(X.dtype) if X.is_floating_point() else X.dtype).numpy()
 
 
 def _tensor(X: np.ndarray) -> Tensor:

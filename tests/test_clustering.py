@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import surprise_hf
-from surprise_hf import SurpriseKMeans
+from surprise_hf import SurpriseKMeans, SurpriseModel
 from surprise_hf.scoring import surprise
 
 OPTIONS = [
@@ -203,14 +205,37 @@ def test_distinct_names() -> None:
         model.name_clusters(names[:5], words[:5], distinct=True)
 
 
-def test_names_by_a_model(st_path: object) -> None:
+def test_names_by_a_model(st_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(str(st_path), device="cpu")
     texts = ["sport ball game", "team win goal", "bread soup cheese", "cook taste food"] * 5
     model = SurpriseKMeans(2, random_state=0).fit(encoder.encode(texts))
     names = ["sport", "food", "music"]
-    assert model.name_clusters(names, model=encoder) == model.name_clusters(names, encoder.encode(names))
+    expected = model.name_clusters(names, encoder.encode(names), top=3)
+    assert {name for found in expected for name in found} == set(names)
+    for given in (encoder, SurpriseModel.from_encoder(encoder), st_path, str(st_path)):
+        for form in (names, tuple(names), iter(names), np.array(names), "sport,food , music", dict.fromkeys(names, 0)):
+            assert model.name_clusters(form, model=given, top=3) == expected
+    described = {"a": "sport", "b": "food", "c": "music"}
+    plain = dict(zip(names, described, strict=True))
+    assert model.name_clusters(described, model=encoder, top=3) == [[plain[i] for i in found] for found in expected]
+    with pytest.raises(TypeError, match="model must be a SurpriseModel, SentenceTransformer or name, got int"):
+        model.name_clusters(names, model=3)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_embedding_names_shows_progress_as_every_call_does(
+    st_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, terminal: bool
+) -> None:
+    """On a terminal alone, whatever the level of the log; SentenceTransformer.encode goes by the level alone."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(logging.getLogger("sentence_transformers"), "level", logging.INFO)
+    encoder = SurpriseModel(str(st_path), device="cpu")
+    model = SurpriseKMeans(2, random_state=0).fit(encoder.encode(["sport", "ball", "food", "soup"]))
+    capsys.readouterr()
+    model.name_clusters([f"word {i}" for i in range(40)], model=encoder)
+    assert ("Batches" in capsys.readouterr().err) == terminal
 
 
 # --- input -------------------------------------------------------------------------------------------------------
@@ -229,6 +254,28 @@ def test_every_kind_of_array() -> None:
         torch.from_numpy(x.T.copy()).T,
     ):
         assert SurpriseKMeans(4, random_state=0).fit_predict(given).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    half = torch.from_numpy(documents(200)[0]).to(dtype).requires_grad_()
+    wide = half.detach().float()
+    model, expected = (SurpriseKMeans(4, random_state=0).fit(x) for x in (half, wide))
+    assert model.cluster_centers_.dtype == np.float32
+    assert model.labels_.tolist() == expected.labels_.tolist() == model.predict(half).tolist()
+    np.testing.assert_array_equal(model.transform(half), expected.transform(wide))
+    names = [f"word {i}" for i in range(200)]
+    assert model.name_clusters(names, half, top=3) == expected.name_clusters(names, wide, top=3)
+
+
+def test_silhouettes_are_of_the_last_fit() -> None:
+    x = documents(200)[0]
+    model = SurpriseKMeans("auto", max_clusters=5, random_state=0).fit(x)
+    assert list(model.silhouettes_) == [2, 3, 4, 5]
+    assert model.fit(np.ones((10, x.shape[1]))).silhouettes_ == {}
+    assert SurpriseKMeans("auto").fit(np.ones((10, 4))).silhouettes_ == {}
+    model.fit(x).set_params(n_clusters=3).fit(x)
+    assert not hasattr(model, "silhouettes_")
 
 
 def test_degenerate_rows() -> None:
