@@ -129,9 +129,13 @@ def check_output(out: str | None, source: str, option: str = "--out") -> None:
     if out is None:
         return
     check_parent(out)
+    if not Path(out).exists():
+        return
     if Path(out).is_dir():
         raise IsADirectoryError(f"{out} is a folder")
-    if source != STDIN and Path(out).exists() and Path(out).resolve() == Path(source).resolve():
+    if not Path(out).is_file():
+        raise UsageError(f"{option} {out} is a device or pipe, and what is there is replaced: give the name of a file")
+    if source != STDIN and Path(source).exists() and Path(out).samefile(source):
         raise UsageError(f"{option} is the input file itself, which would be lost")
 
 
@@ -207,6 +211,14 @@ def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
         raise ValueError(f"can't load the model {args.model}: {message}") from error
     # the pipeline would move it to the first accelerator
     return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
+
+
+def save_picture(figure: Any, path: str) -> None:
+    """Write a figure, and free its memory, which pyplot keeps."""
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path)
+    plt.close(figure)
 
 
 def say(message: str) -> None:

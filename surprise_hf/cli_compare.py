@@ -21,6 +21,7 @@ from .arguments import (
     input_format,
     labels_or_none,
     load_pipeline,
+    save_picture,
 )
 
 if TYPE_CHECKING:
@@ -98,13 +99,9 @@ def _write(args: argparse.Namespace, result: Comparison) -> None:
         text = json.dumps({**known, "methods": result.rows(), "advised": result.advised, "advice": result.advice})
         Path(args.out).write_text(text + "\n", encoding="utf-8")
     if args.plot is not None:
-        from matplotlib import pyplot as plt
-
         from . import plots
 
-        figure = plots.comparison(result)
-        figure.savefig(args.plot)
-        plt.close(figure)
+        save_picture(plots.comparison(result), args.plot)
 
 
 def _show(result: Comparison) -> None:

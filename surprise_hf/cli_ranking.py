@@ -23,6 +23,7 @@ from .arguments import (
     opened,
     output_format,
     positive,
+    save_picture,
     say,
     share,
 )
@@ -193,7 +194,7 @@ def cluster(args: argparse.Namespace) -> None:
             from .plots import cluster_map
 
             shown = titles or [str(i) for i in range(fitted.n_clusters_)]
-            cluster_map(emb, fitted.labels_.tolist(), shown, layout=args.layout).savefig(args.plot)
+            save_picture(cluster_map(emb, fitted.labels_.tolist(), shown, layout=args.layout), args.plot)
 
 
 def _embed(model: SurpriseModel, documents: Any, batch_size: int) -> tuple[list[int], list[str], Any]:

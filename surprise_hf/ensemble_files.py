@@ -17,9 +17,15 @@ FORMAT, VERSION = "surprise_hf.ensemble", 1
 
 
 def write(path: str | os.PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors and what they are; what was there stays where that fails."""
+    """Write tensors and what they are; what was there stays where that fails.
+
+    Raises:
+        OSError: it can't be written, or there is something else than a file.
+    """
     from safetensors.torch import save
 
+    if Path(path).exists() and not Path(path).is_file():
+        raise FileExistsError(f"{path} is a folder or a device, which no file replaces")
     metadata = {"format": FORMAT, "version": str(VERSION), **metadata}
     data = save({name: x.cpu().contiguous() for name, x in tensors.items()}, metadata=metadata)
     partial = Path(f"{os.fspath(path)}.partial")

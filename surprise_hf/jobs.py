@@ -89,7 +89,8 @@ class Job:
         self._out, self._fmt = out, fmt
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if out is None or resume is None:
-            beside = None if out is None else out.absolute().parent  # where a rename is enough to put it in its place
+            self._out = None if out is None else out.resolve()  # a link stays one
+            beside = None if self._out is None else self._out.parent  # where a rename is enough to put it in its place
             self._temporary = tempfile.TemporaryDirectory(prefix="surprise-hf-", dir=beside)
             self.folder = Path(self._temporary.name)
         else:
@@ -112,8 +113,10 @@ class Job:
             return
         if self.folder.exists():
             if not note.exists() and any(self.folder.iterdir()):
-                raise ValueError(f"{self.folder} is where a run keeps what is unfinished, and holds something else:"
-                                 " move that elsewhere")  # fmt: skip
+                raise ValueError(
+                    f"{self.folder} is where a run keeps what is unfinished, and holds something else: move that"
+                    " elsewhere"
+                )
             shutil.rmtree(self.folder)
         write_note(self.folder, identity)
 

@@ -58,6 +58,9 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
         exact: take every cell of a CSV or TSV as the text it is (007 stays 007), for writing it out as text again;
             otherwise numbers become numbers, as `datasets` finds them.
 
+    Cells of a CSV or TSV may be in quotation marks, with those inside doubled, and hold ends of lines then. In a TSV,
+    where many write marks as text, such cells draw a warning.
+
     Raises:
         OSError: no such file.
         ValueError: the table is empty or damaged, or has no such column of text.
@@ -73,6 +76,8 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
         else:
             file.symlink_to(Path(path).resolve())
         rows = _text_rows(_load(file, name, fmt, column, exact), name, column)
+        if fmt == "tsv":
+            _warn_of_quotes(rows, name)
         yield Source(rows, digest(file))
 
 
@@ -188,6 +193,24 @@ def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[s
         "index_col": False,  # or surplus fields would make the first column row names, and shift the others
         "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
     }
+
+
+def _warn_of_quotes(rows: Dataset, name: str) -> None:
+    """Tell of cells that hold what ends cells in a TSV.
+
+    It is read as `csv` and `pandas` read it, and as it is written here: a cell that begins with a quotation mark goes
+    on to the next one, over tabs and lines. Many other programs write no such marks, and then it is a mistake.
+    """
+    import pyarrow.compute as pc
+
+    strings = (column for column in rows.data.columns if str(column.type) in ("string", "large_string"))
+    count = sum(pc.sum(pc.match_substring_regex(column, r"[\t\n\r]")).as_py() or 0 for column in strings)
+    if count:
+        warnings.warn(
+            f"{count:,} cells of {name} hold tabs or ends of lines, since they begin with a quotation mark and go on to"
+            " the next one; where such marks are text, put these cells in quotation marks and double those inside",
+            stacklevel=4,
+        )
 
 
 def check_column(rows: Dataset, name: str, column: str) -> None:

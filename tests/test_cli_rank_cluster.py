@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -218,6 +219,15 @@ def test_a_picture_that_fails_costs_no_table(
     assert len(read(out.read_bytes(), "csv")) == len(ROWS)
 
 
+def test_pictures_are_not_kept_in_memory(command: Command, table: Path, tmp_path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    before = plt.get_fignums()
+    assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.png", "--out-format", "table") == 0
+    assert (tmp_path / "x.png").stat().st_size
+    assert plt.get_fignums() == before
+
+
 # --- nothing is lost -------------------------------------------------------------------------------------------------
 
 
@@ -236,3 +246,28 @@ def test_a_run_that_stops_leaves_the_last_output_and_no_trace(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
     assert run(command, args[0], table, *args[1:], "--out", out) == 0  # and the next one goes
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_link_as_the_output_stays_one(command: Command, table: Path, tmp_path: Path, suffix: str) -> None:
+    real, link = tmp_path / "elsewhere" / "real", tmp_path / f"out{suffix}"
+    real.parent.mkdir()
+    link.symlink_to(real)
+    assert run(command, "cluster", table, "--clusters", 2, "--out", link) == 0
+    assert link.is_symlink()
+    assert len(read(real.read_bytes(), suffix[1:])) == len(ROWS)
+    assert [path.name for path in real.parent.iterdir()] == ["real"]
+
+
+@pytest.mark.parametrize("args", [("rank", "--query", "dog"), ("cluster", "--clusters", 2), ("fit-ensemble",)], ids=str)
+@pytest.mark.parametrize("kind", ["hard link", "pipe"])
+def test_an_output_that_no_file_may_replace(
+    command: Command, table: Path, tmp_path: Path, args: tuple[object, ...], kind: str
+) -> None:
+    """Another name of the input; a pipe, and so a device."""
+    out, before = tmp_path / "out.csv", table.read_bytes()
+    out.hardlink_to(table) if kind == "hard link" else os.mkfifo(out)
+    assert run(command, args[0], table, *args[1:], "--out", out) == 2
+    assert ("--out is the input file itself" if kind == "hard link" else "is a device or pipe") in command.err
+    assert table.read_bytes() == before
+    assert out.is_fifo() == (kind == "pipe")

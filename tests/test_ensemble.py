@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -417,9 +418,12 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert len(Ensemble.load(path)) == 20
     monkeypatch.undo()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        Ensemble.from_embeddings(rows(30)).save(tmp_path / "folder")
-    assert {found.name for found in tmp_path.iterdir()} == {"e", "folder"}
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(FileExistsError, match=f"{name} is a folder or a device, which no file replaces"):
+            Ensemble.from_embeddings(rows(30)).save(tmp_path / name)
+    assert {found.name for found in tmp_path.iterdir()} == {"e", "folder", "pipe"}
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_same_ensemble_is_the_same_bytes(tmp_path: Path) -> None:

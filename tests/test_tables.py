@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import math
+import warnings
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
@@ -63,6 +65,34 @@ def test_a_column_without_a_name_keeps_it_and_its_cells(tmp_path: Path, blank: b
 def test_blank_lines_before_the_header(tmp_path: Path):
     assert read(tmp_path / "in.csv", b"\n\ntext\nx\n\ny\n") == {"text": ["x", None, "y"]}
     assert read(tmp_path / "in.csv", b"\n\ntext,b\nx,1\n\ny,2\n") == {"text": ["x", "y"], "b": ["1", "2"]}
+
+
+@pytest.mark.parametrize(("cell", "swallowed"), [(b'"It is', True), (b'say "it"', False), (b'"a ""b"""', False)])
+@pytest.mark.parametrize("exact", [True, False])
+def test_marks_in_a_tsv(tmp_path: Path, cell: bytes, swallowed: bool, exact: bool):
+    """Where nothing is quoted, a mark at the beginning of a cell takes everything up to the next one: told of."""
+    data = b"id\ttext\n1\t" + cell + b'\n2\tplain\n3\t"quoted"\n4\tlast\n'
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = read(tmp_path / "in.tsv", data, "tsv", exact)
+    told = [str(one.message) for one in told if "quotation" in str(one.message)]
+    if swallowed:
+        assert len(found["text"]) < 4
+        assert found["text"][0] == 'It is\n2\tplain\n3\tquoted"'
+        assert [text[:44] for text in told] == [f"1 cells of {tmp_path / 'in.tsv'} hold"[:44]]
+    else:
+        assert len(found["text"]) == 4
+        assert told == []
+
+
+@pytest.mark.parametrize(("fmt", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_what_is_written_is_read_again(tmp_path: Path, fmt: str, mark: str):
+    """Marks, ends of lines and separators in cells of the text formats."""
+    texts = ['"It is', 'say "it"', f"two{mark}cells", "two\nlines", '"', "'", "plain"]
+    rows = Dataset.from_dict({"id": [str(i) for i in range(len(texts))], "text": texts})
+    data = tables.encode(rows, 0, len(texts), {}, fmt)
+    with pytest.warns(UserWarning, match="2 cells of .* hold tabs") if fmt == "tsv" else nullcontext():
+        assert read(tmp_path / "in", data, fmt) == rows[:]
 
 
 def test_json_has_no_word_for_nan_and_infinity():
