@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from accuracy_sets import UNTOUCHED
+from accuracy_sets import UNTOUCHED, common
 from torch import Tensor
 
 DRAWS = 1000
@@ -34,8 +34,8 @@ def plus_minus(value: float, bounds: tuple[float, float]) -> str:
 
 
 def table(head: list[str], rows: list[list[str]], left: int = 2) -> list[str]:
-    align = [":--" if i < left else "--:" for i in range(len(head))]
-    return ["| " + " | ".join(row) + " |" for row in (head, align, *rows)] + [""]
+    """Lines of a markdown table, and an empty one."""
+    return common.table(head, rows, left).splitlines()
 
 
 def part_of(name: str) -> str:

@@ -65,7 +65,7 @@ def false_accepts(queries: Tensor, documents: Tensor, own: Tensor, **options) ->
         reached = (labels.score(documents[held]) >= 0.99) & ~own[held]
         seen.append(100 * (reached.sum(dim=1) / (~own[held]).sum(dim=1)).numpy())
     size = len(seen[0])
-    low, high = interval([seen[i % SPLITS][pick[pick < size]].mean() for i, pick in enumerate(draws(size))])
+    low, high = interval([seen[i % SPLITS][pick].mean() for i, pick in enumerate(draws(size))])
     return f"{np.mean(seen):.2f} [{low:.2f}, {high:.2f}]", low <= 1 <= high
 
 

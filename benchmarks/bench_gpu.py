@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import subprocess
 import time
 from pathlib import Path
 
 import torch
+from checkout import head_commit
 
 from surprise_hf import ops
 
@@ -101,15 +101,6 @@ def make_sides(n, m, d, dtype, *, quick):
         print(f"# without torch.compile: {type(error).__name__}: {error}".splitlines()[0], flush=True)
         return sides
     return {**sides, "compile": lambda i: compiled(keys[i % sets], queries)}
-
-
-def head_commit():
-    """The checkout's commit; "unknown" without git or history, as on a machine that was only given the files."""
-    try:
-        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "unknown"
-    return told.stdout.strip() or "unknown"
 
 
 def save(path, records):

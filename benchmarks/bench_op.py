@@ -16,13 +16,13 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from checkout import head_commit
 from tqdm import tqdm
 
 from surprise_hf import Ensemble, ops
@@ -158,14 +158,13 @@ def machine() -> dict[str, str]:
             line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
         ]
         model = names[0] if names else model
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "cpu": model,
         "features": ops.build_info()["cpu_features"] or "",
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
+        "commit": head_commit(),
     }
 
 

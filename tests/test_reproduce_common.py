@@ -122,6 +122,10 @@ def test_rows_come_back_unless_the_settings_differ(common: ModuleType, tmp_path:
         assert rows == [{"i": 0}, {"i": 1}]
         add({"i": 2})
     before = path.read_text()
+    assert common.recorded(path, {"limit": 5}) == [{"i": 0}, {"i": 1}, {"i": 2}]
+    assert common.recorded(path, {"limit": 6}) is None
+    assert common.recorded(path.with_name("nothing"), {"limit": 5}) == []
+    assert {file.name: file.read_text() for file in path.parent.iterdir()} == {path.name: before}
     with common.resumed(path, {"limit": 6}) as (rows, _):
         assert rows == []
     assert path.with_name("rows.jsonl.old").read_text() == before

@@ -109,6 +109,33 @@ def test_from_end_to_end(few_shot: Any, st_path: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(few_shot, "ask", None)  # nothing runs again
     call(few_shot, monkeypatch, *arguments)
     assert (out / "few_shot.md").read_text() == page
+    before = {path: path.read_bytes() for path in (out / "runs").iterdir()}
+    for other in ("--limit", 11), ("--threads", 3), ("--model", f"other={st_path}"):  # tables of what there is, alone
+        with pytest.raises(SystemExit, match="holds no runs with these settings: leave out --no-measure"):
+            call(few_shot, monkeypatch, *arguments, *other, "--no-measure")
+        assert {path: path.read_bytes() for path in (out / "runs").iterdir()} == before
+    call(few_shot, monkeypatch, *arguments, "--no-measure")
+    assert (out / "few_shot.md").read_text() == page
+    assert {path: path.read_bytes() for path in (out / "runs").iterdir()} == before
+
+
+@pytest.mark.parametrize(("then", "answer"), [("echo '{}'", {}), ("exec sleep 60", {"cut": 1}), ("exit 3", None)])
+def test_a_worker_leaves_no_files(
+    few_shot: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str, answer: dict[str, Any] | None
+) -> None:
+    """Trainers want a folder of their own; a worker that is killed removes nothing."""
+    python, temporary = tmp_path / "python", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(few_shot.tempfile, "tempdir", str(temporary))
+    python.write_text(f"#!/bin/sh\ntouch $TMPDIR/left && echo $TMPDIR > {tmp_path}/was\n{then}\n")
+    python.chmod(0o755)
+    if answer is None:
+        with pytest.raises(RuntimeError):
+            few_shot.ask(str(python), {"method": "x"}, limit=1)
+    else:
+        assert few_shot.ask(str(python), {"method": "x"}, limit=1) == answer
+    assert Path((tmp_path / "was").read_text().strip()).parent == temporary
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_slow_run_is_cut_and_a_failed_one_told(few_shot: Any, job: dict[str, Any]) -> None:

@@ -221,22 +221,26 @@ def write_results(out: Path, name: str, markdown: str, figures: Sequence[Path] =
     print(markdown)
 
 
+def recorded(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Rows of a run with the same settings, without a line that was cut off; None where they are of another run."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("\n")]
+    return rows[1:] if rows[:1] in ([], [settings]) else None
+
+
 @contextmanager
 def resumed(
     path: Path, settings: dict[str, Any]
 ) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None]]]:
     """Rows of an interrupted run with the same settings, and a function that adds one: JSON lines, written at once.
 
-    A line that was cut off is dropped. Rows with other settings are moved aside, to the first free name of those that
-    end in .old, .old2, .old3 and so on.
+    Rows with other settings are moved aside, to the first free name of those that end in .old, .old2, .old3 and so on.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("\n")]
-    if rows and rows.pop(0) != settings:
-        if rows:
-            aside = (path.with_name(f"{path.name}.old{number if number > 1 else ''}") for number in count(1))
-            path.replace(next(name for name in aside if not name.exists()))
-        rows = []
+    found = recorded(path, settings)
+    rows = found or []
+    if found is None and path.read_text(encoding="utf-8").count("\n") > 1:
+        aside = (path.with_name(f"{path.name}.old{number if number > 1 else ''}") for number in count(1))
+        path.replace(next(name for name in aside if not name.exists()))
     write_text(path, "".join(json.dumps(row) + "\n" for row in (settings, *rows)))
     with path.open("a", encoding="utf-8") as file:
 

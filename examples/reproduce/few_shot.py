@@ -18,6 +18,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,7 @@ from common import (
     conditions,
     encoders,
     figure,
+    recorded,
     resumed,
     settings,
     table,
@@ -121,18 +123,19 @@ def ask(
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, here))
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
-    try:
-        done = subprocess.run(
-            [python, str(WORKER)],
-            input=json.dumps({**job, "limit": limit if forecast else None}),
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"cut": limit}
+    with tempfile.TemporaryDirectory(prefix="few-shot-") as folder:  # of what trainers leave, of killed ones too
+        try:
+            done = subprocess.run(
+                [python, str(WORKER)],
+                input=json.dumps({**job, "limit": limit if forecast else None}),
+                capture_output=True,
+                text=True,
+                env={**environment, "TMPDIR": folder},
+                timeout=limit,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"cut": limit}
     if done.returncode:
         raise RuntimeError(f"{job['method']} failed in {python}:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout)
@@ -173,6 +176,9 @@ def run(
     """Rows of all runs, the methods in turn on each split; a method that was cut once runs no larger k of that set.
 
     `limits` are `limit` and `forecast` of `ask`.
+
+    Raises:
+        SystemExit: nothing is to be measured, and nothing was.
     """
     rows = []
     wanted = [(s, kind, k, seed) for k in ks for s in sets for kind in kinds for seed in range(options.runs)]
@@ -182,18 +188,28 @@ def run(
                 about = settings(options, encoder, template=TEMPLATE, arguments=method.options, threads=options.threads)
                 path = options.out / "runs" / f"{encoder.name}.{method.name.replace(' ', '_')}.jsonl"
                 key = {"set": s, "balanced": kind, "k": k, "seed": seed}
+                if not options.measure:  # reads alone: what has other settings stays where it is
+                    rows += _rows_of(recorded(path, about) or [], encoder, method, key)
+                    continue
                 with resumed(path, about) as (done, add):
                     cuts = [row for row in done if row["set"] == s and row["balanced"] == kind and "cut" in row]
-                    if not any(key.items() <= row.items() for row in done) and options.measure:
+                    if not any(key.items() <= row.items() for row in done):
                         if any(row["k"] < k or row["seed"] < seed for row in cuts):
                             add({**key, "cut": 0, "scores": {}})
                         else:
                             part = split(s, options.data, k, seed, kind, options.limit)
                             cost = measure(encoder, part, method, seed, threads=options.threads, **limits)
                             add({**key, **cost, "labels": len(part.names)})
-                    found = [row for row in done if key.items() <= row.items()]
-                rows += [{"model": encoder.name, "method": method.name, **row} for row in found]
+                rows += _rows_of(done, encoder, method, key)
+    if not rows and not options.measure:
+        sys.exit(f"{options.out / 'runs'} holds no runs with these settings: leave out --no-measure")
     return rows
+
+
+def _rows_of(
+    done: Iterable[dict[str, Any]], encoder: Encoder, method: Method, key: dict[str, Any]
+) -> list[dict[str, Any]]:
+    return [{"model": encoder.name, "method": method.name, **row} for row in done if key.items() <= row.items()]
 
 
 # --- tables and figures ------------------------------------------------------------------------------------------
