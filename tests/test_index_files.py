@@ -6,11 +6,13 @@ import json
 import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from surprise_hf import SurpriseIndex, SurpriseModel
+from surprise_hf.engines import Rows
 from tests.hub_server import Hub
 from tests.index_data import TEXTS, clouds
 from tests.test_hub import client
@@ -163,6 +165,18 @@ def test_another_encoder_is_refused(
 ) -> None:
     SurpriseIndex(model, weight=1).add(TEXTS).save_pretrained(tmp_path)
     assert SurpriseIndex.from_pretrained(tmp_path, bert_path).search("dog", k=1)[0].text is not None
+    with pytest.raises(ValueError, match="another encoder"):
+        SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
+
+
+def test_the_encoder_is_checked_wherever_the_vectors_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: SurpriseModel, other_bert_path: Path
+) -> None:
+    """A row of another device: nothing can be done with it but to bring it to the CPU."""
+    SurpriseIndex(model, weight=1).add(TEXTS).save_pretrained(tmp_path)
+    take = Rows.take
+    monkeypatch.setattr(Rows, "take", lambda rows, index: SimpleNamespace(cpu=lambda: take(rows, index)))
+    assert len(SurpriseIndex.from_pretrained(tmp_path, model)) == len(TEXTS)
     with pytest.raises(ValueError, match="another encoder"):
         SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
 
