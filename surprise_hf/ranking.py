@@ -6,7 +6,6 @@ no more than the vectors and d x d floats are held, and one pass over the vector
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -88,7 +87,9 @@ class Ranker:
 
     def add(self, parts: list[Tensor]) -> None:
         """Add embeddings, each part (b, d), which is let go once it is in: all of them or, after an error, none."""
-        count, before = len(self.rows), copy.deepcopy(self.ensemble) if self.own else self.ensemble
+        count, before = len(self.rows), self.ensemble
+        if before is not None and self.own:
+            before = before.without_reservoir()  # a copy: its own rows are the sample
         self._fitted = None
         if self.own:  # every sigma moves
             self._moments = self._built = None
