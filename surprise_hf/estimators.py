@@ -186,10 +186,13 @@ class Rescale(NamedTuple):
         above = 2 * total_sum / total - below
         if anchors is not None:
             low, high = anchors
-        span = high - low
-        if span == 0:
+        span, floor = high - low, 8 * torch.finfo(dtype).eps  # what rounding leaves, as of a sigma (design fact 4)
+        if span <= floor * max(1.0, abs(high)):
             return cls(low, low + 1.0, 0.0, 0.0, 0.0)
-        return cls(low, high, *(((v - low) / span) for v in ((middle + upper_middle) / 2, below, above)))
+        knee, below, above = ((v - low) / span for v in ((middle + upper_middle) / 2, below, above))
+        if anchors == (-1.0, 1.0) and below * (1 - knee) + knee * (1 - above) <= floor:  # at one end of them: D = 0
+            knee = below = above = float(round(knee))
+        return cls(low, high, knee, below, above)
 
     def __call__(self, psi: Tensor, bounded: bool = True) -> tuple[Tensor, Tensor]:
         """psi^ and 1 - psi^, each exact where it is small, float64, of the shape of psi.

@@ -327,6 +327,8 @@ def fit(
         half = len(x) // 2
         below = x[:half].sum() + (x[half] / 2 if len(x) % 2 else 0)
         knee, a, b = ((v + 1) / 2 for v in (t, below / (len(x) / 2), (x.sum() - below) / (len(x) / 2)))
+        if a * (1 - knee) + knee * (1 - b) <= 8 * torch.finfo(torch.float32).eps:  # all at one end, within rounding
+            knee = a = b = knee.round()
         found["rescale"] = torch.stack((torch.tensor(-1.0).double(), torch.tensor(1.0).double(), knee, a, b))
     return found
 

@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_info, threadpool_limits
+from transformers.utils import logging as transformers_logging
 
 import surprise_hf
 from surprise_hf import SurpriseKMeans, SurpriseModel
@@ -229,6 +230,7 @@ def test_embedding_names_shows_progress_as_every_call_does(
     st_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, terminal: bool
 ) -> None:
     """On a terminal alone, whatever the level of the log; SentenceTransformer.encode goes by the level alone."""
+    transformers_logging.enable_progress_bar()  # whatever the command line's tests left
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(logging.getLogger("sentence_transformers"), "level", logging.INFO)
     encoder = SurpriseModel(str(st_path), device="cpu")

@@ -106,10 +106,25 @@ def test_map_has_mean_half_increases_and_stays_in_bounds(values: list[float], dt
     assert ((on_grid >= 0) & (on_grid <= 1)).all()
     assert (on_grid.diff() >= -1e-12).all()
     torch.testing.assert_close(gap, 1 - hat, rtol=0, atol=1e-12)
-    if min(values) > -1 and max(values) < 1:  # anchors are met, and nothing is flat
+    if min(values) > -1 + 1e-5 and max(values) < 1 - 1e-5:  # anchors are met, and nothing is flat
         assert fit(torch.tensor([-1.0, 1.0]))[0].tolist() == [0.0, 1.0]
         distinct = torch.linspace(-0.999, 0.999, 50, dtype=torch.float64)
         assert (fit(distinct)[0].diff() > 0).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cosines_that_rounding_parts_from_one_end_are_all_alike(dtype: torch.dtype, sign: int) -> None:
+    """D = 0 gives 0.5 (design section 1): of copies of the label's own text, rounding makes no ranking."""
+    steps = torch.tensor([0, 1, 3, 0, 2], dtype=torch.float64)
+    eps = torch.finfo(dtype).eps
+    for anchors in ((-1.0, 1.0), None):
+        for scale, flat in ((eps / 2, True), (64 * eps, False)):
+            psi = (sign * (1 - scale * steps)).to(dtype)
+            fit = est.Rescale.fit(lambda psi=psi: iter(psi.split(2)), len(psi), dtype, anchors)
+            hat, gap = fit(psi)
+            assert (hat.tolist() == [0.5] * 5) == flat, (anchors, scale)
+            torch.testing.assert_close(gap, 1 - hat, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=300, deadline=None)
