@@ -226,7 +226,9 @@ def test_a_threshold_fits_labels_once(model, labels, monkeypatch):
     monkeypatch.setattr(FittedLabels, "fit", lambda *a, **k: fits.append(k) or real(*a, **k))
     found = [pipe(text, labels, threshold=0.6) for text in TEXTS]
     assert len(fits) == 1
-    assert found == pipe(TEXTS, labels, threshold=0.6)
+    for one, other in zip(found, pipe(TEXTS, labels, threshold=0.6), strict=True):
+        assert one["labels"] == other["labels"]
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)  # a batch rounds in another way than one text
     assert len(fits) == 1
     pipe(TEXTS, labels, threshold=0.6, surprise_weight=0.5)
     model.ensemble.update(model.embed(TEXTS[:2])[0])
