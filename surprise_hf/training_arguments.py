@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformerTrainingArguments
 
 from . import inputs
-from .fitted import check_options, crossover_weight
+from .fitted import plain_options
 
 __all__ = ["SurpriseTrainingArguments"]
 
@@ -89,8 +89,6 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
     def _check_scoring(self) -> None:
         """Before hours of training: what labels are fitted with after it, as plain numbers, which JSON holds."""
         refine: Any = int(self.refine) if self.refine is not None and str(self.refine).isdecimal() else self.refine
-        check_options("gaussian", "cosine", -1, 0 if refine is None else refine)
+        self.refine = plain_options({"refine": refine, "weight": self.surprise_weight}).get("refine")
         if self.surprise_weight is not None:
-            crossover_weight(1, self.surprise_weight)
             self.surprise_weight = float(self.surprise_weight)
-        self.refine = refine

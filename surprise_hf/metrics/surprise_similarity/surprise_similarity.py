@@ -8,6 +8,7 @@ import evaluate
 import torch
 
 from surprise_hf import ops
+from surprise_hf.encoders import as_model
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.estimators import normal_cdf, standardize
 from surprise_hf.inputs import is_blank
@@ -99,7 +100,7 @@ class SurpriseSimilarity(base.SurpriseMetric):
             references = [reference for several in references for reference in several]
         encoder = None
         if is_text:
-            encoder = _encoder(model)
+            encoder = as_model(model or _DEFAULT_MODEL)
             left, right = _encode(encoder, "predictions", predictions), _encode(encoder, "references", references)
         else:
             left, right = base.as_matrix("predictions", predictions), base.as_matrix("references", references)
@@ -136,15 +137,6 @@ def _several(row: int, value: Any, check: Any) -> Any:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__") or not len(value):
         raise ValueError(f"references[{row}] must be a list of references like references[0], got {base.shown(value)}")
     return check(f"references[{row}]", list(value))
-
-
-def _encoder(model: Any) -> Any:
-    """A SurpriseModel, of a model or the name of one."""
-    from surprise_hf import SurpriseModel
-
-    if model is None or isinstance(model, str):
-        model = SurpriseModel.from_pretrained(model or _DEFAULT_MODEL)
-    return SurpriseModel.from_encoder(model)
 
 
 def _encode(model: Any, name: str, texts: list[str]) -> torch.Tensor:
