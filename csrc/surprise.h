@@ -70,9 +70,11 @@ SHF_HD Moments finish_moments(double count, double shift, double sum, double sum
 }
 
 // --- Phi in float32 --------------------------------------------------------------------------------------------
-// For z >= 0: 1 - Phi(z) = exp(-z^2/2) t P(t) with t = 1 / (1 + 0.21 z), P of degree 8 fitted to erfcx on [0, 13.3],
-// relative error 1.3e-8 before rounding. `V` is float or any vector of floats for which `Lane<V>` knows how to take a
-// power of two and a maximum; the same code therefore runs scalar on the GPU and in 8 or 16 lanes on the CPU.
+// Between -2.5 and 5.5, where 159 of 160 normal values lie: 1/2 + z P(z^2) / Q(z^2), error 7e-9 before rounding. Above
+// that it is 1. Below, it is small and keeps its digits: exp(-x^2/2) t P(t) with x = -z, t = 1 / (1 + 0.35 x), relative
+// error 3.5e-8 before rounding. (P, Q fitted for the largest error to be least.) `V` is float or any vector of floats for
+// which `Lane<V>` knows how to take a power of two and a maximum; the same code therefore runs scalar on the GPU and in 8
+// or 16 lanes on the CPU. A lane's value never depends on its neighbours: equal z have equal scores.
 
 template <class V>
 struct Lane;
@@ -98,6 +100,7 @@ struct Lane<float> {
   SHF_HD static float fma(float a, float b, float c) { return fmaf(a, b, c); }
   SHF_HD static float inverse(float x) { return 1.0f / x; }
   SHF_HD static float select(bool m, float a, float b) { return m ? a : b; }
+  SHF_HD static bool any(bool m) { return m; }
 };
 
 // exp(-a b) for 0 <= a b <= 87; the product is not rounded before what is a multiple of log 2 has been taken off.
@@ -117,35 +120,43 @@ SHF_HD V exp_minus(V a, V b) {
   return p * L::exp2_int(n);
 }
 
-// 1 - Phi(a) for a >= 0 (NaN passes through; +inf gives 0).
+// Phi(-x) for x >= 2.5; 0 from 13.18 on, where exp falls below the smallest normal float.
 template <class V>
-SHF_HD V upper_tail(V a) {
+SHF_HD V lower_tail(V x) {
   using L = Lane<V>;
-  const auto far = a > V{} + 13.18f;  // exp(-87): below the smallest normal float
-  const V x = L::select(far, V{} + 13.18f, a);
-  const V t = L::inverse(L::fma(x, V{} + 0.21f, V{} + 1.0f));
-  // 1 - t (1 + 0.21 x) is what t has lost to rounding; t P(t) goes with t to the power 0.4 + 3.4 t, within 0.1
-  const V lost = L::fma(t * x, V{} - 0.21f, (V{} + 1.0f) - t) * L::fma(t, V{} + 3.4f, V{} + 0.4f);
-  V p = V{} - 0.07218948751688004f;
-  p = L::fma(p, t, V{} + 0.2862216830253601f);
-  p = L::fma(p, t, V{} - 0.3358132541179657f);
-  p = L::fma(p, t, V{} + 0.3559481203556061f);
-  p = L::fma(p, t, V{} - 0.09862161427736282f);
-  p = L::fma(p, t, V{} + 0.12697160243988037f);
-  p = L::fma(p, t, V{} + 0.06862206012010574f);
-  p = L::fma(p, t, V{} + 0.08515483886003494f);
-  p = L::fma(p, t, V{} + 0.08370606601238251f);
-  p = p * t;
-  const V tail = L::fma(p, lost, p) * exp_minus<V>(x * 0.5f, x);
-  return L::select(far, V{}, tail);
+  const auto far = x > V{} + 13.18f;
+  x = L::select(far, V{} + 13.18f, x);
+  const V t = L::inverse(L::fma(x, V{} + 0.35f, V{} + 1.0f));
+  V p = V{} - 0.0734037533402443f;
+  p = L::fma(p, t, V{} + 0.09927482903003693f);
+  p = L::fma(p, t, V{} + 0.06676672399044037f);
+  p = L::fma(p, t, V{} + 0.12709805369377136f);
+  p = L::fma(p, t, V{} + 0.1391199678182602f);
+  p = L::fma(p, t, V{} + 0.13965311646461487f);
+  return L::select(far, V{}, p * t * exp_minus<V>(x * 0.5f, x));
 }
 
 template <class V>
 SHF_HD V normal_cdf_fast(V z) {
   using L = Lane<V>;
-  const auto negative = z < V{};
-  const V tail = upper_tail<V>(L::select(negative, V{} - z, z));
-  return L::select(negative, tail, (V{} + 1.0f) - tail);
+  const V x = L::select(z > V{} + 5.5f, V{} + 5.5f, z), u = x * x;
+  V p = V{} + 2.2749336637e-8f;
+  p = L::fma(p, u, V{} + 6.352132459e-6f);
+  p = L::fma(p, u, V{} + 1.688270568e-4f);
+  p = L::fma(p, u, V{} + 4.677269142e-3f);
+  p = L::fma(p, u, V{} + 3.385277465e-2f);
+  p = L::fma(p, u, V{} + 0.398942232131958f);
+  V q = V{} + 1.1975041616e-6f;
+  q = L::fma(q, u, V{} + 7.364797057e-5f);
+  q = L::fma(q, u, V{} + 1.8844526494e-3f);
+  q = L::fma(q, u, V{} + 2.8645947576e-2f);
+  q = L::fma(q, u, V{} + 0.2515222430229187f);
+  q = L::fma(q, u, V{} + 1.0f);
+  V cdf = L::fma(x * p, L::inverse(q), V{} + 0.5f);
+  cdf = L::select(cdf > V{} + 1.0f, V{} + 1.0f, cdf);  // rounding may lift it over
+  const auto low = z < V{} - 2.5f;
+  if (L::any(low)) cdf = L::select(low, lower_tail<V>(V{} - z), cdf);
+  return cdf;
 }
 
 SHF_HD float normal_cdf(float z) { return normal_cdf_fast<float>(z); }

@@ -22,8 +22,9 @@
 namespace surprise_hf::cpu {
 
 constexpr int64_t kMaxParts = 64;
-// Of a block of queries: 8 MiB packed, and as much for the parts' sums of rows of few columns.
-constexpr int64_t kPackedBytes = 8 << 20, kBlockQueries = 1 << 13;
+// Of a block of queries: 3 MiB packed, which come in again for every block of rows, from a cache that others share; and
+// 8 MiB for the parts' sums of rows of few columns.
+constexpr int64_t kPackedBytes = 3 << 20, kBlockQueries = 1 << 13;
 // Below this many multiplications a second thread costs more than it brings.
 constexpr int64_t kSerialWork = 1 << 17;
 
@@ -154,7 +155,7 @@ class AlignedBuffer {
   T* get() const { return static_cast<T*>(block_.data.get()); }
 
  private:
-  static constexpr size_t kKeptBytes = 2 * kPackedBytes;
+  static constexpr size_t kKeptBytes = 16 << 20;
   struct Block {
     std::unique_ptr<void, void (*)(void*)> data{nullptr, std::free};
     size_t bytes = 0;
