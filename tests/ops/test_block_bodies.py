@@ -262,7 +262,7 @@ def test_gradient_through_the_length_of_a_row(bodies, dtype):
 @given(st.floats(-40, 40, width=32))
 def test_normal_cdf(bodies, z):
     want = special.ndtr(z)
-    assert abs(bodies.normal_cdf(z) - want) <= max(4e-7 * want, 1.2e-38)
+    assert abs(bodies.normal_cdf(z) - want) <= (max(6e-7 * want, 1.2e-38) if z < -2.5 else 2e-7)
 
 
 @given(st.floats(-1e3, 1e3))

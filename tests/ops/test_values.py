@@ -368,7 +368,7 @@ def test_the_far_tail():
 
 
 def test_score_of_chosen_z_in_float32():
-    """The vector form of Phi over its whole range: relative error in the lower tail, never outside [0, 1]."""
+    """The vector form of Phi over its whole range: a relative error in the lower tail, never outside [0, 1]."""
     z = torch.linspace(-13, 9, 20_001, dtype=torch.float64)
     keys = torch.stack([z / 16, (1 - (z / 16) ** 2).sqrt()], dim=1).float()
     mean, std = torch.zeros(1, dtype=torch.float64), torch.full((1,), 1 / 16, dtype=torch.float64)
@@ -379,7 +379,9 @@ def test_score_of_chosen_z_in_float32():
     assert ((got >= 0) & (got <= 1)).all()
     # without a fused multiply-add (SSE2) the square in exp(-z^2/2) is rounded once more
     rounding = 5e-6 if ops.build_info()["cpu_features"] == "portable" else 1e-6
-    torch.testing.assert_close(got.double(), want, rtol=rounding, atol=1e-37)
+    tail = seen < -2.5
+    torch.testing.assert_close(got.double()[tail], want[tail], rtol=rounding, atol=1e-37)
+    torch.testing.assert_close(got.double()[~tail], want[~tail], rtol=0, atol=2e-7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
