@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["as_context", "check_context"]
 
-CHUNK = 64  # batches encoded together, as in the model
-
 
 def as_context(
     given: Any,
@@ -93,15 +91,13 @@ def _embedded(documents: Any, model: SurpriseModel | None, batch_size: int) -> T
         raise ValueError("the ensemble holds texts, and there is no model to embed them: pass their embeddings")
     parts, cut = [], 0
     try:
-        for rows, texts, _ in inputs.chunks(documents, CHUNK * batch_size):
-            if texts:
-                emb, more = model.embed(texts, batch_size=batch_size, rows=rows)
-                parts.append(emb)
-                cut += more
+        for part in model.embed_documents(documents, batch_size):
+            parts.append(part.emb)
+            cut += part.cut
     except ValueError as error:
         raise ValueError(f"the ensemble, as texts: {error}") from error
-    if not parts:
+    emb = torch.cat(parts) if parts else torch.empty(0)
+    if not len(emb):
         raise ValueError("the ensemble holds no document with text")
-    emb = torch.cat(parts)
     inputs.warn_cut(cut, len(emb), "documents of the ensemble", model.max_seq_length)
     return emb

@@ -5,19 +5,38 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
-from . import windows
+from . import inputs, windows
 from .inputs import BATCH_SIZE
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 PROBE = "The quick brown fox jumps over the lazy dog."
+CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
+
+
+class Embedded(NamedTuple):
+    """Some documents of a stream.
+
+    Attributes:
+        rows: the row numbers of those with text.
+        texts: theirs.
+        emb: (len(rows), d) float32.
+        cut: how many of them were longer than the encoder's window.
+        read: how many rows were read, those without text among them.
+    """
+
+    rows: list[int]
+    texts: list[str]
+    emb: Tensor
+    cut: int
+    read: int
 
 
 class TextEncoder(SentenceTransformer):
@@ -97,6 +116,27 @@ class TextEncoder(SentenceTransformer):
                 f" {len(texts)} are not: try dtype=torch.float32, or check the weights of the encoder"
             )
         return emb, cut
+
+    def embed_documents(self, documents: Any, batch_size: int = BATCH_SIZE) -> Iterator[Embedded]:
+        """The documents of any container that the pipeline takes, read and embedded some at a time, under one bar.
+
+        Raises:
+            ValueError: as `embed`, and a document of a wrong type; the message names the row.
+        """
+        from tqdm.auto import tqdm
+
+        known = hasattr(documents, "__len__") and not isinstance(documents, str)
+        few = known and len(documents) <= batch_size
+        with tqdm(
+            total=len(documents) if known else None,
+            desc="Documents",
+            unit="doc",
+            disable=few or not progress_wanted(),
+        ) as bar:
+            for rows, texts, read in inputs.chunks(documents, CHUNK * batch_size):
+                emb, cut = self.embed(texts, batch_size=batch_size, show_progress_bar=False, rows=rows)
+                bar.update(read)
+                yield Embedded(rows, texts, emb, cut, read)
 
     def _encode(self, texts: list[str], show_progress_bar: bool = False, **kwargs: Any) -> Tensor:
         if not texts:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from . import inputs, windows
 from .contexts import check_context
-from .encoding import PROBE, progress_wanted
+from .encoding import PROBE
 from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels, plain_options
 from .inputs import BATCH_SIZE, Label
@@ -24,7 +24,6 @@ from .ops import unit_rows
 __all__ = ["SurpriseModel"]
 
 PROMPT = "surprise-zero-shot"  # the name of a prompt given as a text
-CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
 
 _ENCODER_ARGUMENTS = (
     "backend",
@@ -301,8 +300,6 @@ class SurpriseModel(ModelFiles):
             ValueError: no document with text, a wrong type (the message names the row), an embedding that is not
                 finite; or with `update` another `reservoir` than the ensemble has. The ensemble then stays as it was.
         """
-        from tqdm.auto import tqdm
-
         if update and self.ensemble is not None:
             if reservoir not in (None, self.ensemble.reservoir_size):
                 raise ValueError(
@@ -313,14 +310,10 @@ class SurpriseModel(ModelFiles):
             ensemble.merge(self.ensemble)
         else:
             ensemble = Ensemble(self.dim, 4096 if reservoir is None else reservoir, encoder=self.encoder_name)
-        total = len(documents) if hasattr(documents, "__len__") else None
         cut, before = 0, len(ensemble)
-        with tqdm(total=total, desc="Documents", unit="doc", disable=not progress_wanted()) as bar:
-            for rows, texts, read in inputs.chunks(documents, CHUNK * batch_size):
-                emb, more = self.embed(texts, batch_size=batch_size, show_progress_bar=False, rows=rows)
-                ensemble.update(emb)
-                cut += more
-                bar.update(read)
+        for part in self.embed_documents(documents, batch_size):
+            ensemble.update(part.emb)
+            cut += part.cut
         if len(ensemble) == before:
             raise ValueError("none of the documents has any text, so there is nothing to fit an ensemble on")
         inputs.warn_cut(cut, len(ensemble) - before, "documents", self.max_seq_length)

@@ -36,7 +36,6 @@ __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
 SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
 SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
-CHUNK = 64  # batches encoded together, as in the model
 
 
 class Hit(NamedTuple):
@@ -250,14 +249,12 @@ class SurpriseIndex:
         kept: list[int] = []
         held: list[str | None] = []
         cut = read = 0
-        for rows, texts, more in inputs.chunks(documents, CHUNK * batch_size):
-            read += more
-            if texts:
-                emb, longer = model.embed(texts, batch_size=batch_size, rows=rows)
-                parts.append(emb)
-                kept += rows
-                held += texts
-                cut += longer
+        for part in model.embed_documents(documents, batch_size):
+            parts.append(part.emb)
+            kept += part.rows
+            held += part.texts
+            cut += part.cut
+            read += part.read
         inputs.warn_cut(cut, len(kept), "documents", model.max_seq_length)
         if len(kept) < read:
             warnings.warn(f"{read - len(kept):,} of {read:,} documents have no text and are left out", stacklevel=3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, SurpriseZeroShotPipeline, metrics
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, SurpriseZeroShotPipeline, encoding, metrics
 from surprise_hf.contexts import as_context
 
 TEXTS = [f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one") for c in ("vote", "gene")]
@@ -122,3 +122,32 @@ def test_an_index_keeps_the_ensemble_as_it_was(model: SurpriseModel) -> None:
 def test_texts_cut_off_are_counted(model: SurpriseModel) -> None:
     with pytest.warns(UserWarning, match="1 of 16 documents of the ensemble are longer than the 64 tokens"):
         SurpriseZeroShotPipeline(model)(TEXTS[:2], LABELS, ensemble=[*TEXTS[1:], "dog " * 99, " "], surprise_weight=1)
+
+
+@pytest.mark.parametrize("person", [True, False])
+@pytest.mark.parametrize("into", ["ensemble", "context", "index"])
+def test_documents_of_more_than_one_batch_have_one_bar(
+    model: SurpriseModel, monkeypatch: pytest.MonkeyPatch, person: bool, into: str
+) -> None:
+    """Whatever takes documents as texts shows one bar over all of them, and none for a batch or for no person."""
+    import tqdm.auto
+
+    bars = []
+
+    class Bar(tqdm.auto.tqdm):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            bars.append((kwargs["desc"], kwargs["total"], kwargs["disable"]))
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+    monkeypatch.setattr(tqdm.auto, "tqdm", Bar)
+    monkeypatch.setattr(encoding, "CHUNK", 1)
+    monkeypatch.setattr(encoding, "progress_wanted", lambda: person)
+    take = {
+        "ensemble": lambda documents: model.fit_ensemble(documents, batch_size=4),
+        "context": lambda documents: as_context(documents, model, batch_size=4),
+        "index": lambda documents: SurpriseIndex(model).add(documents, batch_size=4),
+    }[into]
+    take([f"text {i}" for i in range(9)])
+    take([f"text {i}" for i in range(4)])
+    take(f"text {i}" for i in range(9))
+    assert bars == [("Documents", 9, not person), ("Documents", 4, True), ("Documents", None, not person)]

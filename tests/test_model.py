@@ -16,8 +16,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
-from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, model_files, windows
-from surprise_hf import model as model_module
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, encoding, model_files, windows
 
 DOCUMENTS = [
     f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat") for c in ("vote", "gene")
@@ -314,7 +313,7 @@ def test_fit_ensemble_is_the_ensemble_of_the_embeddings(st_path):
 
 
 def test_fit_ensemble_reads_more_than_one_chunk(st_path, monkeypatch):
-    monkeypatch.setattr(model_module, "CHUNK", 2)
+    monkeypatch.setattr(encoding, "CHUNK", 2)
     model = load(st_path).fit_ensemble(DOCUMENTS, batch_size=5)
     assert len(model.ensemble) == len(DOCUMENTS)
     model.fit_ensemble(DOCUMENTS[:7], update=True)

@@ -19,8 +19,7 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 import surprise_hf
-from surprise_hf import Ensemble, SurpriseModel, SurpriseZeroShotPipeline
-from surprise_hf import model as model_module
+from surprise_hf import Ensemble, SurpriseModel, SurpriseZeroShotPipeline, encoding
 
 from .pipeline_data import DOCUMENTS, LABELS, TEMPLATE, assert_results, cosines, expected_scores, make
 
@@ -342,12 +341,12 @@ def test_progress_bar_only_for_a_person_and_more_than_one_batch(pipe, monkeypatc
         assert shown[0] is expected
     transformers.utils.logging.disable_progress_bar()
     try:
-        assert not model_module.progress_wanted()
+        assert not encoding.progress_wanted()
     finally:
         transformers.utils.logging.enable_progress_bar()
-    assert model_module.progress_wanted()
+    assert encoding.progress_wanted()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert not model_module.progress_wanted()
+    assert not encoding.progress_wanted()
 
 
 # --- saving ----------------------------------------------------------------------------------------------------------
