@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import inputs
-from .ensemble import Ensemble, check_rows
+from .ensemble import Ensemble, check_rows, same_encoder
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -71,7 +71,7 @@ def check_context(
     if dim is not None and found != dim:
         raise ValueError(f"the ensemble has {found} dimensions, but {dim_of} {dim}")
     if isinstance(context, Ensemble):
-        if encoder is not None and context.encoder is not None and encoder != context.encoder:
+        if not same_encoder(encoder, context.encoder):
             raise ValueError(
                 f"the ensemble is of the encoder {context.encoder!r}, not of {encoder!r}: build one with {encoder!r},"
                 f" or use {context.encoder!r}"

@@ -47,6 +47,15 @@ def _check_shape(name: str, rows: Tensor, dim: int | None) -> None:
         raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
 
 
+def same_encoder(one: str | None, other: str | None) -> bool:
+    """May embeddings of these two be compared? Not where both have names and these differ.
+
+    sentence-transformers takes the names of its own encoders without the owner too.
+    """
+    bare = [name and name.removeprefix("sentence-transformers/") for name in (one, other)]
+    return not all(bare) or bare[0] == bare[1]
+
+
 def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
     """Refuse what is not a finite floating (rows, dim) tensor, naming the argument and the first bad rows.
 
@@ -287,7 +296,7 @@ class Ensemble:
                 f"these ensembles do not fit together: dim {self.dim} and {other.dim}, "
                 f"normalize {self.normalize} and {other.normalize}"
             )
-        if self.encoder and other.encoder and self.encoder != other.encoder:
+        if not same_encoder(self.encoder, other.encoder):
             raise ValueError(
                 f"these ensembles come from different encoders, {self.encoder!r} and {other.encoder!r}: their "
                 "embeddings cannot be compared"
@@ -430,7 +439,7 @@ class Ensemble:
             raise ValueError(f"{path} is a damaged ensemble file: {error}") from error
         if dim is not None and dim != ens.dim:
             raise ValueError(f"{path} holds an ensemble of dimension {ens.dim}, but the embeddings have {dim}")
-        if encoder is not None and ens.encoder is not None and encoder != ens.encoder:
+        if not same_encoder(encoder, ens.encoder):
             raise ValueError(
                 f"{path} holds an ensemble of the encoder {ens.encoder!r}, not of {encoder!r}: build one with "
                 f"{encoder!r}, or use {ens.encoder!r}"

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from surprise_hf import ops
+from surprise_hf.contexts import check_context
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.ensemble_files import FORMAT, VERSION
 
@@ -496,3 +497,31 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
         message = (tmp_path / f"encoder{rank}").read_text(encoding="utf-8")
         assert message.startswith("these ensembles come from different encoders, 'ä' and 'another'")
         assert Ensemble.load(tmp_path / f"named{rank}").encoder == "known"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", True),
+        ("all-MiniLM-L6-v2", "all-mpnet-base-v2", False),
+        ("all-MiniLM-L6-v2", "me/all-MiniLM-L6-v2", False),
+        ("sentence-transformers/all-MiniLM-L6-v2", "me/all-MiniLM-L6-v2", False),
+        (None, "me/x", True),
+        ("", "me/x", True),
+    ],
+)
+def test_encoders_are_one_with_and_without_the_owner_that_is_understood(tmp_path, one, other, same):
+    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    for a, b in ((one, other), (other, one)):
+        ours, theirs = (Ensemble.from_embeddings(rows, encoder=name) for name in (a, b))
+        theirs.save(tmp_path / "e.safetensors")
+        for take in (
+            lambda ours=ours, theirs=theirs: ours.merge(theirs),
+            lambda a=a: Ensemble.load(tmp_path / "e.safetensors", encoder=a),
+            lambda a=a, theirs=theirs: check_context(theirs, 3, a),
+        ):
+            if same:
+                take()
+            else:
+                with pytest.raises(ValueError, match="encoder"):
+                    take()
