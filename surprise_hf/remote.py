@@ -33,7 +33,10 @@ def check(model: Any) -> None:
     if model.transformers_model is None:
         raise ValueError("remote code needs an encoder of transformers, and this model has none")
     if model.long_texts != "truncate":
-        raise ValueError(f"remote code can't do long_texts={model.long_texts!r}: set model.long_texts = 'truncate'")
+        raise ValueError(
+            f"remote code can't do long_texts={model.long_texts!r}: fit the ensemble anew with a model that reads texts"
+            " with long_texts='truncate'"
+        )
     if model.fitted is not None:
         if model.fitted.estimator == "tail":
             raise ValueError("remote code can't do estimator='tail': set the labels again with another")
