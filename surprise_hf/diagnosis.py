@@ -12,7 +12,7 @@ from torch import Tensor
 from . import estimators as est
 from .ensemble import Ensemble
 from .fitted import check_ensemble, crossover_weight, documents_of
-from .inputs import short
+from .inputs import own, short
 from .refinement import shuffled
 
 LEVELS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
@@ -102,7 +102,8 @@ def diagnose(
     """
     check_ensemble(queries, ensemble, "cosine")
     rows = documents_of(ensemble, queries, "a diagnosis")
-    names = [str(label) for label in (range(len(queries)) if labels is None else labels)]
+    given = range(len(queries)) if labels is None else labels
+    names = [own(label) if isinstance(label, str) else str(label) for label in given]
     if len(names) != len(queries):
         raise ValueError(f"there are {len(queries)} queries but {len(names)} labels")
     parts = [shape(column) for _, column in est.sorted_columns(rows, queries, "cosine")]

@@ -164,13 +164,14 @@ def as_labels(labels: Any) -> list[Label]:
         if same != index:
             raise ValueError(f"candidate_labels {same} and {index} are both {str(label)!r}: every label must differ")
     folded: dict[str, str] = {}
-    for text in first:
-        twin = folded.setdefault(text.casefold(), text)
-        if twin != text:
-            warnings.warn(
-                f"the labels {twin!r} and {text!r} differ in case only: an uncased encoder can't tell them apart",
-                stacklevel=2,
-            )
+    twins = [(twin, text) for text in first if (twin := folded.setdefault(text.casefold(), text)) != text]
+    if twins:
+        one, other = twins[0]
+        more = f" (and so do {len(twins) - 1:,} other pairs)" if twins[1:] else ""
+        warnings.warn(
+            f"the labels {one!r} and {other!r} differ in case only{more}: an uncased encoder can't tell them apart",
+            stacklevel=2,
+        )
     return found
 
 

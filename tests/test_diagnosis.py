@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -118,6 +119,11 @@ def test_a_name_stays_in_its_line_of_the_table() -> None:
     assert len({len(line) for line in lines[:4]}) == 1
     assert lines[1].startswith("two lines ")
     assert diagnose(rows(50), rows(3, seed=1), names).labels == names
+
+
+def test_labels_of_an_enum_are_named_by_their_values() -> None:
+    topic = Enum("Topic", {"SPORTS": "sports", "NEWS": "news"}, type=str)
+    assert diagnose(rows(50), rows(2, seed=1), list(topic)).labels == ["sports", "news"]
 
 
 def test_no_gradient_is_kept() -> None:

@@ -186,6 +186,9 @@ def test_ambiguous_labels_are_refused(labels, message):
 def test_labels_that_differ_in_case_only_stay_and_warn():
     with pytest.warns(UserWarning, match="'Sports' and 'sports' differ in case only"):
         assert inputs.as_labels(["Sports", "sports "]) == ["Sports", "sports"]
+    with pytest.warns(UserWarning, match=r"'a' and 'A' differ in case only \(and so do 2 other pairs\)") as seen:
+        inputs.as_labels(["a", "A", "b", "B", "c", "C", "d"])
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
