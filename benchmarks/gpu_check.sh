@@ -20,7 +20,9 @@ for arg in "$@"; do
     *) out=$arg ;;
   esac
 done
-mkdir -p "$out" && rm -f "$out/bench.txt" || exit 2
+# an earlier run's outputs would pass for this one's
+mkdir -p "$out" && rm -f "$out"/{build,library,tests,memcheck,bench,racecheck,synccheck,initcheck}.txt \
+  "$out/bench_gpu.csv" || exit 2
 export PYTHONUNBUFFERED=1 PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 summary=$out/gpu_check.txt
 : >"$summary"

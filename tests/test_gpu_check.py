@@ -86,6 +86,16 @@ def test_nothing_is_asked_of_a_library_that_does_not_load(tmp_path):
     assert list(steps) == ["build", "library"]
 
 
+def test_outputs_of_an_earlier_run_do_not_stay(tmp_path):
+    out = tmp_path / "out put"
+    out.mkdir()
+    old = [out / "bench_gpu.csv", *(out / f"{step}.txt" for step in STEPS)]
+    for file in old:
+        file.write_text("some of an earlier run", encoding="utf-8")
+    check(tmp_path, "--steps=library bench", fail="bench_gpu")
+    assert [file.name for file in old if file.exists() and "earlier" in file.read_text("utf-8")] == []
+
+
 def test_steps_that_no_longer_fit_are_named(tmp_path):
     code, steps, commands = check(tmp_path, "--seconds=3", "--steps=tests bench")
     assert code == 1

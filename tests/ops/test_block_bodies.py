@@ -5,6 +5,8 @@ layouts and its coarse sums. A race in shared memory is an error there, in whate
 """
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -301,3 +303,9 @@ def test_merge_moments_in_any_grouping(bodies, groups):
     x = np.concatenate([np.array(g, float) for g in groups])
     want = (len(x), x.mean(), ((x - x.mean()) ** 2).sum()) if len(x) else (0.0, 0.0, 0.0)
     np.testing.assert_allclose(state, want, rtol=1e-12, atol=1e-12)
+
+
+def test_the_sanitizer_sees_every_width(bodies):
+    """benchmarks/gpu_sanitize.py, which runs on a GPU alone, launches the product of each width."""
+    shapes = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/gpu_sanitize.py"))["SHAPES"]
+    assert {bodies.product_cols(m) for _, m, _ in shapes} == {bodies.product_cols(m) for m in range(1, 1000)}
