@@ -8,13 +8,17 @@ namespace surprise_hf {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A thread owns one column and every `step`-th row from `row`, so that its column's constants stay in registers, memory
-// is touched in order, and every sum has a fixed order.
+// is touched in order, and every sum has a fixed order. The step is that of a block of min(m, width) columns in the
+// last, narrower one too: equal queries get equal moments wherever they stand.
 struct Strip {
   int col, row, step;
   bool idle;
 
-  SHF_BLOCK Strip(int thread, int threads, int cols)
-      : col(thread % cols), row(thread / cols), step(threads / cols), idle(thread >= step * cols) {}
+  SHF_BLOCK Strip(int thread, int threads, int cols, int64_t m, int width)
+      : col(thread % cols),
+        row(thread / cols),
+        step(threads / (m < width ? static_cast<int>(m) : width)),
+        idle(thread >= step * cols) {}
 };
 
 // Sums of (psi - shift) and its square.
@@ -56,7 +60,7 @@ SHF_BLOCK void finish_body(Block& block, const FinishArgs<T>& args) {
   const int64_t first = block.index() * kFinishColumns;
   const int64_t left = args.m - first;
   const int cols = left < kFinishColumns ? static_cast<int>(left) : kFinishColumns;
-  const Strip strip(block.thread(), block.threads(), cols);
+  const Strip strip(block.thread(), block.threads(), cols, args.m, kFinishColumns);
   Sums sums{0, 0};
   if (!strip.idle) {
     const Sums* p = args.partial + first + strip.col;
@@ -110,7 +114,7 @@ SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
   const int cols = left < kSweepColumns ? static_cast<int>(left) : kSweepColumns;
   const int rows =
       args.n - first_row < args.rows_per_block ? static_cast<int>(args.n - first_row) : args.rows_per_block;
-  const Strip strip(block.thread(), block.threads(), cols);
+  const Strip strip(block.thread(), block.threads(), cols, args.m, kSweepColumns);
   const int64_t q = first_col + strip.col;
   T* psi = args.psi + first_row * args.m + q;
   if (args.columns != nullptr) {

@@ -350,7 +350,7 @@ struct Product {
     const int64_t first_col = block.index() % across * S::kCols, row_block = block.index() / across;
     const int64_t cols_left = args.m - first_col;
     const int cols = cols_left < S::kCols ? static_cast<int>(cols_left) : S::kCols;
-    const Strip strip(block.thread(), block.threads(), cols);
+    const Strip strip(block.thread(), block.threads(), cols, args.m, S::kCols);
     const int64_t q = first_col + strip.col;
     const bool scored = args.mean != nullptr && args.output != Output::kCosine;
     const float scale = args.scale[q];

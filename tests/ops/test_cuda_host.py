@@ -103,6 +103,18 @@ def test_topk_is_the_sorted_matrix(op, shape, dtype):
         assert torch.equal(values, z.gather(1, order))
 
 
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float64], ids=str)
+@pytest.mark.parametrize("m", [11, 40, 130])
+def test_equal_queries_have_equal_moments(op, m, dtype):
+    """To the last bit, in the last block of columns too, which may be a narrower one."""
+    for seed in range(3):
+        keys, queries = rows(700, 8, dtype, seed), rows(1, 8, dtype, 100 + seed).repeat(m, 1)
+        scores, mean, std = op.cosine_surprise(keys, queries)
+        assert torch.equal(scores, scores[:, :1].expand_as(scores))
+        assert torch.equal(mean, mean[:1].expand(m))
+        assert torch.equal(std, std[:1].expand(m))
+
+
 @pytest.mark.parametrize("exactly", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1, 3), (5, 1), (300, 17), (2050, 3), (3, 0)], ids=str)
