@@ -44,7 +44,7 @@ class TextEncoder(SentenceTransformer):
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
         super().__init__(model_name_or_path, **kwargs)
-        self.long_texts = "truncate"
+        self._long_texts = "truncate"
         self._full: list[str] | None = None
         self._lock = _Lock()
 
@@ -100,7 +100,7 @@ class TextEncoder(SentenceTransformer):
                 )
         if show_progress_bar is None:
             show_progress_bar = len(texts) > batch_size and progress_wanted()
-        encode = self._encode_windows if windows.check_long_texts(self.long_texts) == "window" else self._encode
+        encode = self._encode_windows if self._long_texts == "window" else self._encode
         with self._lock:  # truncation is a state of the tokenizer, which counting and splitting change
             self._full = []
             try:

@@ -62,7 +62,8 @@ class SurpriseModel(ModelFiles):
         encoder_name: Hub id of the encoder where known.
         report: what the model card tells beside: training arguments and evaluation results (`record_results`).
         long_texts: "truncate" (what the encoder does with a text longer than its window) or "window": embed it in
-            pieces and take their mean, weighted by tokens. Saved with the ensemble and labels.
+            pieces and take their mean, weighted by tokens. Saved with the ensemble and labels; `read_with` tells when
+            it can be set.
 
     Examples:
         >>> model = SurpriseModel("sentence-transformers/all-MiniLM-L6-v2")
@@ -214,9 +215,9 @@ class SurpriseModel(ModelFiles):
         was, now = self._default_prompt, prompt
         if now is None:
             now = was if prompt_name is None else self.prompts[prompt_name] or ""
-        long = self.long_texts if long_texts is None else windows.check_long_texts(long_texts)
+        long = self._long_texts if long_texts is None else windows.check_long_texts(long_texts)
         if self.ensemble is not None or self._given is not None:
-            for name, old, new in (("prompt", was, now), ("long_texts", self.long_texts, long)):
+            for name, old, new in (("prompt", was, now), ("long_texts", self._long_texts, long)):
                 if old != new:
                     raise ValueError(
                         f"this model's ensemble and labels were fitted with {name}={old!r}, and texts read with"
@@ -230,7 +231,15 @@ class SurpriseModel(ModelFiles):
             self.prompts[prompt_name] = prompt
         if prompt_name is not None:
             self.default_prompt_name = prompt_name
-        self.long_texts = long
+        self._long_texts = long
+
+    @property
+    def long_texts(self) -> str:  # noqa: D102 (an attribute of the class, and told there)
+        return self._long_texts
+
+    @long_texts.setter
+    def long_texts(self, value: str) -> None:
+        self.read_with(long_texts=value)
 
     def label_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
         """Vectors (m, d) of labels: of each that given to `set_labels` for it, or else that of its name."""

@@ -99,7 +99,7 @@ class ModelFiles(TextEncoder):
             "dim": self.dim,
             "encoder": self.encoder_name,
             "hypothesis_template": self.hypothesis_template,
-            "long_texts": self.long_texts,
+            "long_texts": self._long_texts,
             "candidate_labels": None if self.candidate_labels is None else inputs.as_json(self.candidate_labels),
             "fit_options": self.fit_options,
             "fitted": {name: value for name, value in state.items() if name not in tensors},
@@ -208,7 +208,7 @@ class ModelFiles(TextEncoder):
             )
         self.encoder_name = config["encoder"]
         self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
-        self.long_texts = windows.check_long_texts(config["long_texts"])
+        self._long_texts = windows.check_long_texts(config["long_texts"])
         labels = config["candidate_labels"]
         self.candidate_labels = None if labels is None else inputs.as_labels(labels)
         vectors = tensors.pop("vectors", None)

@@ -204,9 +204,13 @@ def test_windows_count_the_prompt_and_are_saved(st_path, tmp_path):
     assert model.embed(["dog " * 100])[1] == 0
     model.save_pretrained(str(tmp_path / "m"))
     assert load(tmp_path / "m").long_texts == "window"
-    model.long_texts = "widnow"
     with pytest.raises(ValueError, match="long_texts must be one of"):
-        model.embed(["dog"])
+        model.long_texts = "widnow"
+    with pytest.raises(ValueError, match="fitted with long_texts='window'"):
+        model.long_texts = "truncate"
+    model.set_ensemble(None)
+    model.long_texts = "truncate"
+    assert model.embed(["dog " * 100])[1] == 1
 
 
 def test_a_left_padded_decoder(bert_path, tmp_path):

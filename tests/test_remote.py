@@ -312,10 +312,11 @@ def test_what_is_not_saved_for_it(st_path, tmp_path):
     model = SurpriseModel(str(st_path), device="cpu")
     with pytest.raises(ValueError, match="a plain encoder needs no remote code"):
         remote.save(model, tmp_path)
-    model.fit_ensemble(DOCUMENTS)
     model.long_texts = "window"
+    model.fit_ensemble(DOCUMENTS)
     with pytest.raises(ValueError, match="can't do long_texts='window'"):
         remote.save(model, tmp_path)
+    model.set_ensemble(None)
     model.long_texts = "truncate"
     model.fit_ensemble([f"{one} {other}" for one in DOCUMENTS for other in DOCUMENTS])
     model.set_labels(LABELS, weight=1.0, estimator="tail")
