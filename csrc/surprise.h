@@ -73,7 +73,7 @@ SHF_HD Moments finish_moments(double count, double shift, double sum, double sum
 // Between -2.5 and 5.5, where 159 of 160 normal values lie: 1/2 + z P(z^2) / Q(z^2), error 7e-9 before rounding. Above
 // that it is 1. Below, it is small and keeps its digits: exp(-x^2/2) t P(t) with x = -z, t = 1 / (1 + 0.35 x), relative
 // error 3.5e-8 before rounding. (P, Q fitted for the largest error to be least.) `V` is float or any vector of floats
-// for which `Lane<V>` knows how to take a power of two and a maximum; the same code therefore runs scalar on the GPU
+// for which `Lane<V>` has the steps that differ; the same code therefore runs scalar on the GPU
 // and in 8 or 16 lanes on the CPU. A lane's value never depends on its neighbours: equal z have equal scores.
 
 template <class V>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple
 
 import torch
@@ -125,14 +125,9 @@ class TextEncoder(SentenceTransformer):
         """
         from tqdm.auto import tqdm
 
-        known = hasattr(documents, "__len__") and not isinstance(documents, str)
-        few = known and len(documents) <= batch_size
-        with tqdm(
-            total=len(documents) if known else None,
-            desc="Documents",
-            unit="doc",
-            disable=few or not progress_wanted(),
-        ) as bar:
+        total = len(documents) if isinstance(documents, Sized) and not isinstance(documents, str) else None
+        few = total is not None and total <= batch_size
+        with tqdm(total=total, desc="Documents", unit="doc", disable=few or not progress_wanted()) as bar:
             for rows, texts, read in inputs.chunks(documents, CHUNK * batch_size):
                 emb, cut = self.embed(texts, batch_size=batch_size, show_progress_bar=False, rows=rows)
                 bar.update(read)

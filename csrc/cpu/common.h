@@ -155,7 +155,7 @@ class AlignedBuffer {
   T* get() const { return static_cast<T*>(block_.data.get()); }
 
  private:
-  static constexpr size_t kKeptBytes = 16 << 20;
+  static constexpr size_t kKeptBytes = 16 << 20;  // a d x d matrix of doubles up to d = 1,448; more than those above
   struct Block {
     std::unique_ptr<void, void (*)(void*)> data{nullptr, std::free};
     size_t bytes = 0;

@@ -7,15 +7,17 @@ namespace surprise_hf {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A thread owns one column and every `step`-th row from `row`, so that its column's constants stay in registers, memory
-// is touched in order, and every sum has a fixed order. The step is that of a block of min(m, width) columns in the
-// last, narrower one too: equal queries get equal moments wherever they stand.
+// Of a block of up to `width` of the m columns, from `first` on, a thread owns one and every `step`-th row from `row`,
+// so that its column's constants stay in registers, memory is touched in order, and every sum has a fixed order. The
+// last block, which may have fewer columns than the others, has their step: equal queries get equal moments wherever
+// they stand.
 struct Strip {
-  int col, row, step;
+  int cols, col, row, step;
   bool idle;
 
-  SHF_BLOCK Strip(int thread, int threads, int cols, int64_t m, int width)
-      : col(thread % cols),
+  SHF_BLOCK Strip(int thread, int threads, int64_t first, int64_t m, int width)
+      : cols(m - first < width ? static_cast<int>(m - first) : width),
+        col(thread % cols),
         row(thread / cols),
         step(threads / (m < width ? static_cast<int>(m) : width)),
         idle(thread >= step * cols) {}
@@ -32,12 +34,12 @@ struct alignas(16) Sums {
 // Adds the sums of a column's strips in strip order. True for the one thread of each column that then holds them.
 // Shared memory: threads Sums.
 template <class Block>
-SHF_BLOCK bool reduce_strips(Block& block, const Strip& strip, int cols, Sums& sums) {
+SHF_BLOCK bool reduce_strips(Block& block, const Strip& strip, Sums& sums) {
   const auto scratch = block.template shared<Sums>();
-  if (!strip.idle) scratch[strip.row * cols + strip.col] = sums;
+  if (!strip.idle) scratch[strip.row * strip.cols + strip.col] = sums;
   block.sync();
   if (strip.idle || strip.row != 0) return false;
-  for (int s = 1; s < strip.step; ++s) sums.add(scratch[s * cols + strip.col]);
+  for (int s = 1; s < strip.step; ++s) sums.add(scratch[s * strip.cols + strip.col]);
   return true;
 }
 
@@ -58,16 +60,14 @@ constexpr int kFinishColumns = 8;
 template <class Block, class T>
 SHF_BLOCK void finish_body(Block& block, const FinishArgs<T>& args) {
   const int64_t first = block.index() * kFinishColumns;
-  const int64_t left = args.m - first;
-  const int cols = left < kFinishColumns ? static_cast<int>(left) : kFinishColumns;
-  const Strip strip(block.thread(), block.threads(), cols, args.m, kFinishColumns);
+  const Strip strip(block.thread(), block.threads(), first, args.m, kFinishColumns);
   Sums sums{0, 0};
   if (!strip.idle) {
     const Sums* p = args.partial + first + strip.col;
 #pragma unroll 4
     for (int64_t g = strip.row; g < args.groups; g += strip.step) sums.add(p[g * args.m]);
   }
-  if (!reduce_strips(block, strip, cols, sums)) return;
+  if (!reduce_strips(block, strip, sums)) return;
   const int64_t q = first + strip.col;
   const double shift = args.count > 0 ? static_cast<double>(args.shift[q]) : 0;  // without rows there is none to read
   const Moments moments = finish_moments<T>(args.count, shift, sums.sum, sums.sum_sq);
@@ -110,11 +110,10 @@ template <class Block, class T>
 SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
   const int64_t across = (args.m + kSweepColumns - 1) / kSweepColumns;
   const int64_t first_col = block.index() % across * kSweepColumns, group = block.index() / across;
-  const int64_t left = args.m - first_col, first_row = group * args.rows_per_block;
-  const int cols = left < kSweepColumns ? static_cast<int>(left) : kSweepColumns;
+  const int64_t first_row = group * args.rows_per_block;
   const int rows =
       args.n - first_row < args.rows_per_block ? static_cast<int>(args.n - first_row) : args.rows_per_block;
-  const Strip strip(block.thread(), block.threads(), cols, args.m, kSweepColumns);
+  const Strip strip(block.thread(), block.threads(), first_col, args.m, kSweepColumns);
   const int64_t q = first_col + strip.col;
   T* psi = args.psi + first_row * args.m + q;
   if (args.columns != nullptr) {
@@ -137,7 +136,7 @@ SHF_BLOCK void sweep_body(Block& block, const SweepArgs<T>& args) {
     const T shift = args.psi[q];
     for (int r = strip.row; r < rows; r += strip.step) sums.add(static_cast<double>(psi[r * args.m]) - shift);
   }
-  if (reduce_strips(block, strip, cols, sums)) args.partial[group * args.m + q] = sums;
+  if (reduce_strips(block, strip, sums)) args.partial[group * args.m + q] = sums;
 }
 
 }  // namespace surprise_hf

@@ -348,9 +348,7 @@ struct Product {
   SHF_BLOCK void run() {
     const int64_t across = (args.m + S::kCols - 1) / S::kCols;
     const int64_t first_col = block.index() % across * S::kCols, row_block = block.index() / across;
-    const int64_t cols_left = args.m - first_col;
-    const int cols = cols_left < S::kCols ? static_cast<int>(cols_left) : S::kCols;
-    const Strip strip(block.thread(), block.threads(), cols, args.m, S::kCols);
+    const Strip strip(block.thread(), block.threads(), first_col, args.m, S::kCols);
     const int64_t q = first_col + strip.col;
     const bool scored = args.mean != nullptr && args.output != Output::kCosine;
     const float scale = args.scale[q];
@@ -381,7 +379,7 @@ struct Product {
       }
       block.sync();
     }
-    if (args.partial != nullptr && reduce_strips(block, strip, cols, sums)) args.partial[row_block * args.m + q] = sums;
+    if (args.partial != nullptr && reduce_strips(block, strip, sums)) args.partial[row_block * args.m + q] = sums;
   }
 };
 
