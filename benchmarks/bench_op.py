@@ -61,6 +61,9 @@ def sides_of(n: int, m: int, d: int, dtype: torch.dtype, heavy: bool) -> dict[st
         "from_moments": lambda: ops.surprise_from_moments(keys, queries, mean, std),
         "topk": lambda: ops.surprise_topk(keys, queries, mean, std, 1),
     }
+    if dtype != torch.float32:
+        wide_keys, wide_queries = keys.float(), queries.float()
+        sides["float32"] = lambda: ops.cosine_surprise(wide_keys, wide_queries)
     if heavy:
         torch.compiler.reset()  # or after eight shapes it would run uncompiled
         compiled = torch.compile(eager, dynamic=False)
@@ -141,6 +144,7 @@ RATIOS = {
     "surprise/product": ("cosine_surprise", "product"),
     "surprise/read": ("cosine_surprise", "read"),
     "topk/product": ("topk", "product"),
+    "surprise/float32": ("cosine_surprise", "float32"),
     "eager/surprise": ("eager", "cosine_surprise"),
     "compile/surprise": ("compile", "cosine_surprise"),
     "peer/surprise": ("peer", "cosine_surprise"),

@@ -419,6 +419,17 @@ def test_equal_queries_tie(m, dtype, device):
     assert torch.equal(indices.cpu(), torch.tensor([0, 1]).expand(90, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("m", "d"), [(1, 384), (4, 40), (6, 33), (9, 600), (14, 129), (20, 300), (60, 777)])
+def test_half_precision_is_float32_of_the_same_numbers(m, d, dtype):
+    """To the last bit: widening is exact, and the additions go the same way. AMX takes bfloat16 as it is."""
+    keys, queries = pair((230, m, d), dtype, "cpu")
+    got, want = ops.cosine_surprise(keys, queries), ops.cosine_surprise(keys.float(), queries.float())
+    amx = ops.build_info()["cpu_features"] == "amx"
+    for x, y in zip(got, want, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-5 if amx else 0)
+
+
 @pytest.mark.parametrize(("m", "d"), [(9_000, 512), (20_000, 4)])
 def test_more_queries_than_fit_in_one_packed_block(m, d):
     keys, queries = rows(50, d, torch.float32, 1), rows(m, d, torch.float32, 2)
