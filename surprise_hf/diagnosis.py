@@ -13,6 +13,7 @@ from . import estimators as est
 from .ensemble import Ensemble
 from .fitted import check_ensemble, crossover_weight, documents_of
 from .inputs import own, short
+from .ops import standardize
 from .refinement import shuffled
 
 LEVELS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
@@ -146,7 +147,7 @@ def held_out(rows: Tensor, queries: Tensor, levels: Tensor) -> Tensor:
     for fit, held in (halves, halves[::-1]):
         mean, std = est.moments(rows[fit], queries, "cosine")
         for psi in est.similarity_blocks(rows[held], queries, "cosine")():
-            tail = est.normal_cdf(-est.standardize(psi, mean, std))
+            tail = est.normal_cdf(-standardize(psi, mean, std))
             for i, level in enumerate(levels):
                 seen[i] += (tail <= level).sum(dim=0)
     return seen / len(rows)

@@ -65,15 +65,6 @@ def similarity_blocks(rows: Tensor, queries: Tensor, kind: str, impl: str = "aut
 # --- standardising -----------------------------------------------------------------------------------------------
 
 
-def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """z (n, m) float64; where std = 0: -inf below the mean, 0 at it within rounding, +inf above (design fact 4)."""
-    gap = psi.to(torch.float64) - mean
-    dead = std == 0
-    at = gap.abs() <= sigma_floor(mean, torch.finfo(psi.dtype).eps)
-    step = torch.where(at, 0.0, gap.sign() * torch.inf)
-    return torch.where(dead, step, gap / torch.where(dead, 1.0, std))
-
-
 def normal_cdf(z: Tensor) -> Tensor:
     """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))

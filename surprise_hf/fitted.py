@@ -20,7 +20,7 @@ from . import inputs, ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .kinship import Kinship
-from .ops import compute_dtype, sigma_floor, unit_rows
+from .ops import compute_dtype, sigma_floor, standardize, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Older, Tails
 
@@ -171,7 +171,7 @@ class FittedLabels:
         if est.is_product(self.similarity):
             return self._op(keys, "z", impl)
         psi = self.psi(keys, impl)
-        return est.standardize(psi, self.mean, self.std).to(psi.dtype)
+        return standardize(psi, self.mean, self.std).to(psi.dtype)
 
     def score(self, keys: Tensor, impl: str = "auto") -> Tensor:
         """S_w of every document for every label.
@@ -252,7 +252,7 @@ class FittedLabels:
     def _order(self, psi: Tensor, complement: Tensor) -> Tensor:
         if self.weight == 0:
             return psi.argsort(dim=1, descending=True, stable=True)
-        by_z = est.standardize(psi, self.mean, self.std).argsort(dim=1, descending=True, stable=True)
+        by_z = standardize(psi, self.mean, self.std).argsort(dim=1, descending=True, stable=True)
         if self.weight == 1 and self.estimator != "empirical":
             return by_z
         return by_z.gather(1, complement.gather(1, by_z).argsort(dim=1, stable=True))
@@ -265,7 +265,7 @@ class FittedLabels:
                 below = est.fraction_below(psi, self.columns, self.similarity)
                 score, complement = below, 1 - below
             else:
-                z = est.standardize(psi, self.mean, self.std)
+                z = standardize(psi, self.mean, self.std)
                 z = self.tails.label(z) if self.tails is not None and self.estimator == "tail" else z
                 score, complement = est.normal_cdf(z), est.normal_cdf(-z)
         if self.rescale is not None:

@@ -27,7 +27,16 @@ from . import _loader
 from . import _reference as ref
 from ._autograd import CALLS
 from ._loader import OPS, build_info
-from ._reference import OUTPUTS, PROBABILITIES, compute_dtype, join_halves, sigma_floor, split_halves, unit_rows
+from ._reference import (
+    OUTPUTS,
+    PROBABILITIES,
+    compute_dtype,
+    join_halves,
+    sigma_floor,
+    split_halves,
+    standardize,
+    unit_rows,
+)
 
 __all__ = [
     "OUTPUTS",
@@ -43,6 +52,7 @@ __all__ = [
     "search_topk",
     "sigma_floor",
     "split_halves",
+    "standardize",
     "surprise_from_moments",
     "surprise_topk",
     "unit_rows",

@@ -73,12 +73,15 @@ def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """z = (psi - mean) / std; where std = 0: -inf below the mean, 0 at it (within rounding), +inf above."""
+    """z (n, m) in float64 of psi (n, m), mean and std (m,): (psi - mean) / std (paper, section 1).
+
+    Where std = 0: -inf below the mean, 0 at it within rounding, +inf above (design, fact 4).
+    """
     gap = psi.to(torch.float64) - mean
     dead = std == 0
-    z = gap / torch.where(dead, torch.ones_like(std), std)
-    edge = torch.where(gap.abs() <= sigma_floor(mean, torch.finfo(psi.dtype).eps), 0.0, torch.sign(gap) * math.inf)
-    return torch.where(dead, edge, z).to(psi.dtype)
+    at = gap.abs() <= sigma_floor(mean, torch.finfo(psi.dtype).eps)
+    step = torch.where(at, 0.0, gap.sign() * math.inf)
+    return torch.where(dead, step, gap / torch.where(dead, 1.0, std))
 
 
 def from_z(psi: Tensor, z: Tensor, output: str) -> Tensor:
@@ -100,7 +103,7 @@ def cosine_surprise(
 ) -> tuple[Tensor, Tensor, Tensor]:
     psi = unit_rows(keys, normalize) @ unit_rows(queries, normalize).T
     mean, std = moments(psi)
-    return from_z(psi, standardize(psi, mean, std), output), mean, std
+    return from_z(psi, standardize(psi, mean, std).to(psi.dtype), output), mean, std
 
 
 def cosine_moments(ensemble: Tensor, queries: Tensor, normalize: bool = True) -> tuple[Tensor, Tensor]:
@@ -111,7 +114,7 @@ def surprise_from_moments(
     keys: Tensor, queries: Tensor, mean: Tensor, std: Tensor, normalize: bool = True, output: str = "score"
 ) -> Tensor:
     psi = unit_rows(keys, normalize) @ unit_rows(queries, normalize).T
-    return from_z(psi, standardize(psi, mean, std), output)
+    return from_z(psi, standardize(psi, mean, std).to(psi.dtype), output)
 
 
 def surprise_topk(
@@ -124,7 +127,7 @@ def surprise_topk(
     output: str = "score",
 ) -> tuple[Tensor, Tensor]:
     psi = unit_rows(keys, normalize) @ unit_rows(queries, normalize).T
-    z = standardize(psi, mean, std)
+    z = standardize(psi, mean, std).to(psi.dtype)
     # a stable sort puts the lower index first among equals, as the kernels do
     order = z.detach().argsort(dim=1, descending=True, stable=True)[:, :k]
     return from_z(psi.gather(1, order), z.gather(1, order), output), order
