@@ -73,7 +73,7 @@ def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """z (n, m) in float64 of psi (n, m), mean and std (m,): (psi - mean) / std (paper, section 1).
+    """z (n, m) in float64 of psi (n, m), mean and std (m,): (psi - mean) / std (paper section 2).
 
     Where std = 0: -inf below the mean, 0 at it within rounding, +inf above (design, fact 4).
     """
