@@ -39,7 +39,8 @@ CPU, CUDA = "surprise_hf._C", "surprise_hf._C_cuda"
 TORCH_TARGET = "0x020a000000000000"  # torch 2.10, the oldest whose stable ABI has all that the op calls
 PY_LIMITED_API = "0x030a0000"  # Python 3.10
 ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")  # the free-threaded interpreter has no limited API
-WARNINGS = ["-Wall", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of GCC, about its own AVX-512 headers
+# of GCC, about its own AVX-512 headers; clang does not know the second
+WARNINGS = ["-Wall", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option"]
 STRICT = "build_ext" in sys.argv
 
 

@@ -1,8 +1,8 @@
 // The kernels for AMX: those for AVX-512, with the float32 product on the matrix unit; see kernel_avx512.cpp for why
 // the pragma comes first.
-#include "amx.h"
+#include "compiler.h"
 #if defined(SHF_HAS_AMX)
-#pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8,amx-bf16")
+SHF_TARGET("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8,amx-bf16")
 #include <immintrin.h>
 #define SHF_VECTOR_BYTES 64
 #define SHF_REGISTERS 32
@@ -65,4 +65,5 @@ constexpr Kernels<float> make_amx_table() {
 
 const surprise_hf::cpu::KernelSet surprise_hf::cpu::kernels_amx = {"amx", make_amx_table(),
                                                                    make_scatter_table<double>(), halves_product};
+SHF_TARGET_END
 #endif

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/amx.h"
+#include "cpu/compiler.h"
 #include "focal.h"
 
 namespace surprise_hf::cpu {
