@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
@@ -38,7 +38,7 @@ BALANCE_ROUNDS = 100
 BALANCED = 0.02  # of n / k: sizes this near to it are balanced
 
 
-class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
+class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """K-means on L2-normalised rows, then assignment by surprise. A scikit-learn estimator.
 
     Args:
@@ -187,6 +187,11 @@ class SurpriseKMeans(TransformerMixin, ClusterMixin, BaseEstimator):
             z = fitted.z(centres).clamp(-1e6, 1e6)  # finite where a name has no deviation
             order = torch.from_numpy(linear_sum_assignment(z.numpy(), maximize=True)[1]).unsqueeze(1)
         return [[names[i] for i in row] for row in order.tolist()]
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of `transform`, for `get_feature_names_out`: surprisekmeans0, surprisekmeans1, ..."""
+        return self.n_clusters_
 
     # --- pieces --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
 from .fitted import FittedLabels, crossover_weight
+from .index_lock import SharedLock
 from .ops import sigma_floor, unit_rows
 
 DIRECTIONS = ("documents", "questions")
@@ -62,7 +63,7 @@ class Limits(NamedTuple):
 
 @dataclass
 class Ranker:
-    """Rows, ranked for any query.
+    """Rows, ranked for any query. Several threads may search at once; a change must be alone.
 
     Attributes:
         rows: unit rows (n, d) float32.
@@ -82,6 +83,7 @@ class Ranker:
     _moments: Array | None = field(default=None, init=False)  # mu and sigma of each row, (2, n) float64
     _fitted: FittedLabels | None = field(default=None, init=False)  # the rows as labels, for weights below 1
     _built: int | None = field(default=None, init=False)  # rows that the engine has seen
+    _building: SharedLock = field(default_factory=SharedLock, init=False)  # the first search builds, others wait
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -128,9 +130,13 @@ class Ranker:
 
     def _refresh(self) -> None:
         """Bring scales and engine up to date."""
+        if self._built != len(self.rows):
+            with self._building.alone():
+                if self._built != len(self.rows):
+                    self._build()
+
+    def _build(self) -> None:
         known = self._built or 0
-        if self._built == len(self.rows):
-            return
         if self.direction == "documents":
             moments = np.empty((2, len(self.rows)))  # at once: kept pieces would cut the memory between them to pieces
             if self._moments is not None:
@@ -286,8 +292,9 @@ class Ranker:
         texts = self._tensor(keys)
         assert self._moments is not None
         context = self.rows.whole() if self.own else self._context
-        if self._fitted is None:
-            self._fitted = FittedLabels.fit(self.rows.whole(), context, weight=self.weight, n_cross=self.n_cross)
+        with self._building.alone():
+            if self._fitted is None:
+                self._fitted = FittedLabels.fit(self.rows.whole(), context, weight=self.weight, n_cross=self.n_cross)
         fitted, among = self._fitted, torch.arange(len(self.rows), device=self.rows.device)
         if limits.allowed is not None:
             among = among[limits.allowed]

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import hub, index_files, inputs
+from . import hub, index_files, index_values, inputs
 from .columns import Id, column, id_after, new_ids
 from .contexts import as_context
 from .encoders import as_model
 from .engines import ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
+from .index_lock import SharedLock
 from .ops import compute_dtype
 from .ranking import DIRECTIONS, SHORT, Found, Limits, Ranker
 from .scorer import SMALL_WEIGHT
@@ -36,6 +37,7 @@ __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
 SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
 SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
+OVERRIDES = ("engine", "engine_options", "weight", "n_cross", "device")  # of them and others, what opening may change
 
 
 class Hit(NamedTuple):
@@ -121,6 +123,7 @@ class SurpriseIndex:
         self._positions: dict[Id, int] = {}
         self._next_id = 0
         self._warned = False
+        self._lock = SharedLock()  # a row number means nothing beside ids of another version
         self._given = self._as_ensemble(ensemble)
         self._ranker: Ranker | None = None  # until the dimension is known
         if self._given is not None:
@@ -164,43 +167,50 @@ class SurpriseIndex:
             texts: for embeddings, the texts they belong to.
             ids: a distinct int or str for each document, all of one kind; default: running numbers above all that were
                 ever in use. Documents with the same text are different documents.
-            metadata: anything JSON can hold for each document, for filters and to be given back.
+            metadata: anything JSON can hold for each document, for filters and to be given back. Kept as JSON gives it
+                back: NumPy's numbers as Python's, tuples as lists. It is read before the documents, as the ids are.
             batch_size: of the encoder.
 
         Returns:
             self.
 
         Raises:
-            TypeError: embeddings are not floating.
-            ValueError: lengths differ, an id is in use, a row is of a wrong type or not finite (the message names it),
-                or texts without a model.
+            TypeError: embeddings are not floating, or metadata that JSON can't hold (a date, a key that is no string).
+            ValueError: lengths differ, an id is in use or beyond 64 bits, a row is of a wrong type or not finite (the
+                message names it), or texts without a model.
         """
+        given, data = index_values.read_ids(ids), index_values.read_metadata(metadata)
+        if given is None:
+            index_values.check_running(self._next_id, 1)
         if inputs.is_array(documents):
             emb = torch.as_tensor(documents)
             check_rows("documents", emb, self.dim)
             parts, kept, read = [emb], list(range(len(emb))), len(emb)
-            held = column("texts", texts, read)
+            held = column("texts", index_values.read_texts(texts), read)
         elif texts is not None:
             raise ValueError("texts belong to embeddings; documents are texts already")
         else:
             parts, kept, held, read = self._embed_documents(documents, batch_size)
-        added = new_ids(ids, read, self._next_id, self._positions, self.ids[:1])
-        new_metadata = column("metadata", metadata, read)
-        if kept:
-            ranker, count = self._ranker, len(self)
-            try:
-                self.ids += [added[row] for row in kept]
-                self.metadata += [new_metadata[row] for row in kept]
-                self.texts += held
-                self._start(parts[0].shape[1]).add(parts)
-            except BaseException:
-                self._ranker = ranker
-                for values in (self.ids, self.metadata, self.texts):
-                    del values[count:]
-                raise
-            self._positions |= {i: row for row, i in enumerate(self.ids[count:], count)}
-            self.version += 1
-        self._next_id = id_after(self._next_id, added)
+        new_metadata = column("metadata", data, read)
+        with self._lock.alone():
+            if given is None:
+                index_values.check_running(self._next_id, read)
+            added = new_ids(given, read, self._next_id, self._positions, self.ids[:1])
+            if kept:
+                ranker, count = self._ranker, len(self)
+                try:
+                    self.ids += [added[row] for row in kept]
+                    self.metadata += [new_metadata[row] for row in kept]
+                    self.texts += held
+                    self._start(parts[0].shape[1]).add(parts)
+                except BaseException:
+                    self._ranker = ranker
+                    for values in (self.ids, self.metadata, self.texts):
+                        del values[count:]
+                    raise
+                self._positions |= {i: row for row, i in enumerate(self.ids[count:], count)}
+                self.version += 1
+            self._next_id = id_after(self._next_id, added)
         return self
 
     def remove(self, ids: Id | Iterable[Id]) -> SurpriseIndex:
@@ -211,19 +221,20 @@ class SurpriseIndex:
         """
         one = isinstance(ids, (Integral, str))
         wanted = inputs.plain_ids([ids] if one else ids)
-        missing = [i for i in wanted if i not in self._positions]
-        if missing:
-            raise ValueError(f"no document has the id {', '.join(map(repr, missing[:5]))}; nothing was removed")
-        if wanted and self._ranker is not None:
-            mask = torch.ones(len(self), dtype=torch.bool)
-            mask[[self._positions[i] for i in wanted]] = False
-            self._ranker.keep(mask)
-            rows = mask.nonzero().flatten().tolist()
-            self.ids = [self.ids[row] for row in rows]
-            self.texts = [self.texts[row] for row in rows]
-            self.metadata = [self.metadata[row] for row in rows]
-            self._positions = {i: row for row, i in enumerate(self.ids)}
-            self.version += 1
+        with self._lock.alone():
+            missing = [i for i in wanted if i not in self._positions]
+            if missing:
+                raise ValueError(f"no document has the id {', '.join(map(repr, missing[:5]))}; nothing was removed")
+            if wanted and self._ranker is not None:
+                mask = torch.ones(len(self), dtype=torch.bool)
+                mask[[self._positions[i] for i in wanted]] = False
+                self._ranker.keep(mask)
+                rows = mask.nonzero().flatten().tolist()
+                self.ids = [self.ids[row] for row in rows]
+                self.texts = [self.texts[row] for row in rows]
+                self.metadata = [self.metadata[row] for row in rows]
+                self._positions = {i: row for row, i in enumerate(self.ids)}
+                self.version += 1
         return self
 
     def _start(self, dim: int) -> Ranker:
@@ -298,14 +309,18 @@ class SurpriseIndex:
             one, cutoff = self._embed_queries("at_least_as_similar_as", at_least_as_similar_as)
             if not one:
                 raise ValueError("at_least_as_similar_as must be one text or one embedding")
-        allowed = None
-        if filter is not None:
-            allowed = torch.tensor([bool(filter(data)) for data in self.metadata], dtype=torch.bool, device=self.device)
         hits: list[list[Hit]] = [[] for _ in range(len(keys))]
-        if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
-            self._warn_if_small(self._ranker.context_size(len(keys)))
-            found = self._ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
-            hits = [self._hits(columns) for columns in found]
+        with self._lock.shared():
+            if self.dim not in (None, keys.shape[1]):  # the first documents came after the check of the queries
+                check_rows("queries", torch.from_numpy(keys), self.dim)
+            allowed = None
+            if filter is not None:
+                passing = [bool(filter(data)) for data in self.metadata]
+                allowed = torch.tensor(passing, dtype=torch.bool, device=self.device)
+            if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
+                self._warn_if_small(self._ranker.context_size(len(keys)))
+                found = self._ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
+                hits = [self._hits(columns) for columns in found]
         return hits[0] if single else hits
 
     def _hits(self, found: Found) -> list[Hit]:
@@ -380,28 +395,30 @@ class SurpriseIndex:
         Raises:
             ValueError: the index is empty.
         """
-        if self._ranker is None or not len(self):
-            raise ValueError("the index is empty: add documents first")
-        if self.direction == "documents":
-            self._warn_if_small(self._ranker.context_size(0))
-        return ExportedVectors(*self._ranker.export(unit), list(self.ids), self.version)
+        with self._lock.shared():
+            if self._ranker is None or not len(self):
+                raise ValueError("the index is empty: add documents first")
+            if self.direction == "documents":
+                self._warn_if_small(self._ranker.context_size(0))
+            return ExportedVectors(*self._ranker.export(unit), list(self.ids), self.version)
 
     def save_pretrained(self, path: str | os.PathLike) -> None:
         """Write the index to a folder: safetensors for vectors and ensemble, parquet for ids, texts and metadata.
 
         Raises:
-            TypeError: metadata that JSON cannot hold; nothing is written then.
+            TypeError: metadata, changed since it was added, that JSON can't hold; nothing is written then.
         """
-        options = {name: getattr(self, name) for name in SAVED}
-        options |= {
-            "encoder": None if self.model is None else self.model.encoder_name,
-            "own_ensemble": self._given is None,
-            "next_id": self._next_id,
-            "index_version": self.version,
-        }
-        rows = None if self._ranker is None else self._ranker.rows
-        documents = index_files.Documents(self.ids, self.texts, self.metadata)
-        index_files.write(Path(path), rows, self.ensemble, documents, options)
+        with self._lock.shared():
+            options = {name: getattr(self, name) for name in SAVED}
+            options |= {
+                "encoder": None if self.model is None else self.model.encoder_name,
+                "own_ensemble": self._given is None,
+                "next_id": self._next_id,
+                "index_version": self.version,
+            }
+            rows = None if self._ranker is None else self._ranker.rows
+            documents = index_files.Documents(self.ids, self.texts, self.metadata)
+            index_files.write(Path(path), rows, self.ensemble, documents, options)
 
     @classmethod
     def from_pretrained(
@@ -421,12 +438,16 @@ class SurpriseIndex:
             name_or_path: folder or Hub id.
             model: what embeds texts, as for the constructor; the encoder that the index was made with.
             revision, token, cache_dir, local_files_only: of the download.
-            overrides: engine, engine_options, weight, n_cross or device in place of what was saved.
+            overrides: engine, engine_options, weight, n_cross or device in place of what was saved. Ensemble and
+                direction belong to what was added: for others make the index anew.
 
         Raises:
             FileNotFoundError: the folder holds no index.
+            TypeError: another override.
             ValueError: a damaged or newer file, or another encoder.
         """
+        if unknown := sorted(set(overrides) - set(OVERRIDES)):
+            raise TypeError(f"an index is opened as it was saved but for {OVERRIDES}, not {unknown}: make it anew")
         folder = Path(name_or_path)
         if not folder.is_dir():
             where = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}

@@ -7,16 +7,17 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_info, threadpool_limits
 from transformers.utils import logging as transformers_logging
@@ -312,6 +313,23 @@ def test_in_scikit_learns_company() -> None:
     search = GridSearchCV(SurpriseKMeans(random_state=0), {"n_clusters": [2, 4]}, scoring="adjusted_rand_score", cv=2)
     assert search.fit(x, y).best_params_ == {"n_clusters": 4}
     assert clone(SurpriseKMeans(3, assign="cosine")).get_params()["assign"] == "cosine"
+
+
+@pytest.mark.parametrize("options", [{"n_clusters": 5}, {"n_clusters": "auto", "max_clusters": 6, "assign": "mixed"}])
+def test_columns_are_named_as_scikit_learn_names_them(options: dict) -> None:
+    x = pd.DataFrame(documents()[0]).add_prefix("x")
+    pipe = make_pipeline(StandardScaler(), SurpriseKMeans(**options, random_state=0)).set_output(transform="pandas")
+    frame = pipe.fit_transform(x)
+    kmeans = pipe[-1]
+    names = [f"surprisekmeans{i}" for i in range(len(kmeans.cluster_centers_))]
+    assert frame.columns.tolist() == pipe.get_feature_names_out().tolist() == names
+    assert frame.index.equals(x.index)
+    scaled = pipe[0].transform(x)
+    plain = SurpriseKMeans(**options, random_state=0).fit_transform(scaled.to_numpy())
+    np.testing.assert_array_equal(frame.to_numpy(), plain)
+    np.testing.assert_array_equal(frame.to_numpy().argmax(axis=1), kmeans.predict(scaled))
+    with pytest.raises(NotFittedError):
+        SurpriseKMeans().get_feature_names_out()
 
 
 def test_public_name_is_lazy() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
+from datetime import date
+from enum import Enum, IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from surprise_hf import SurpriseIndex, SurpriseModel
@@ -28,6 +32,10 @@ def filled(model: SurpriseModel | None = None, **options: object) -> SurpriseInd
     return SurpriseIndex(model, weight=1, **options).add(  # type: ignore[arg-type]
         clouds(300, 32), ids=[f"d{i}" for i in range(300)], metadata=metadata, texts=[f"text {i}" for i in range(300)]
     )
+
+
+def broken(*_: object, **__: object) -> None:
+    raise OSError("no space left on device")
 
 
 @pytest.mark.parametrize("options", [{}, {"ensemble": clouds(50, 32)}, {"direction": "questions"}])
@@ -77,15 +85,111 @@ def test_opened_with_another_engine(tmp_path: Path) -> None:
     assert again.search(clouds(2)) == SurpriseIndex(weight=1).add(clouds(300)).search(clouds(2))
 
 
-def test_metadata_that_json_cannot_hold(tmp_path: Path) -> None:
-    index = SurpriseIndex().add(clouds(1), metadata=[{1, 2}])
+@pytest.mark.parametrize("saved", ["documents", "questions"])
+@pytest.mark.parametrize("ensemble", [None, clouds(50)])
+def test_what_the_scores_stand_on_is_not_for_opening_to_change(tmp_path: Path, saved: str, ensemble: object) -> None:
+    index = SurpriseIndex(None, ensemble, direction=saved, weight=1).add(clouds(300))
+    index.save_pretrained(tmp_path)
+    for override in ({"direction": "questions"}, {"direction": "documents"}, {"ensemble": clouds(9)}, {"colour": 1}):
+        with pytest.raises(TypeError, match=f"not .'{next(iter(override))}'.: make it anew"):
+            SurpriseIndex.from_pretrained(tmp_path, **override)
+    kept = SurpriseIndex.from_pretrained(
+        tmp_path, engine="faiss-flat", engine_options={}, weight=np.float64(1), n_cross=7, device="cpu"
+    )
+    assert (kept.engine, kept.n_cross, kept.direction) == ("faiss-flat", 7, saved)
+    assert kept.search(clouds(3, seed=1)) == index.search(clouds(3, seed=1))
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+def test_what_is_added_comes_back_as_it_was_kept(tmp_path: Path) -> None:
+    given = [
+        {"n": np.int64(3), "share": np.float32(0.5), "ok": np.bool_(True), "name": np.str_("Ä")},
+        [(1, 2.5), [None, {"deep": (np.uint8(7),)}]],
+        {Colour.RED: Colour.RED, "size": Size.BIG, "large": 2**70},
+        math.inf,
+    ]
+    kept = [
+        {"n": 3, "share": 0.5, "ok": True, "name": "Ä"},
+        [[1, 2.5], [None, {"deep": [7]}]],
+        {"red": "red", "size": 3, "large": 2**70},
+        math.inf,
+    ]
+    ids = [-(2**63), 2**63 - 1, 0, 1]
+    index = SurpriseIndex().add(clouds(4), ids=ids, metadata=given, texts=["Ä", np.str_("b"), math.nan, None])
+    index.save_pretrained(tmp_path)
+    for one in (index, SurpriseIndex.from_pretrained(tmp_path)):
+        assert (one.ids, one.texts) == (ids, ["Ä", "b", None, None])
+        assert repr(one.metadata) == repr(kept)  # types, too
+
+
+BAD: list[tuple[dict, type[Exception], str]] = [
+    ({"ids": [2, 2**63]}, ValueError, r"ids\[1\] is 9223372036854775808.*64 bits: pass str\(id\)"),
+    ({"ids": [-(2**63) - 1, 2]}, ValueError, r"ids\[0\] is -9223372036854775809"),
+    ({"ids": np.array([2, 2**64 - 1], dtype=np.uint64)}, ValueError, r"ids\[1\] is 18446744073709551615"),
+    ({"ids": ["a", "b\udc80"]}, ValueError, r"ids\[1\] .*surrogate"),
+    ({"metadata": [{}, {"when": date(2020, 1, 1)}]}, TypeError, r"metadata\[1\]\['when'\] is a date.*a string for it"),
+    ({"metadata": [{}, {"a": [1, {"b": {1, 2}}]}]}, TypeError, r"metadata\[1\]\['a'\]\[1\]\['b'\] is a set"),
+    ({"metadata": [{}, b"x"]}, TypeError, r"metadata\[1\] is a bytes"),
+    ({"metadata": [{}, {"v": np.ones(2)}]}, TypeError, r"metadata\[1\]\['v'\] is a ndarray"),
+    ({"metadata": [{}, {"v": np.datetime64("2020", "ns")}]}, TypeError, r"metadata\[1\]\['v'\] is a datetime64"),
+    ({"metadata": [{}, {"v": 1j}]}, TypeError, r"metadata\[1\]\['v'\] is a complex"),
+    ({"metadata": [{}, {"v": pd.NA}]}, TypeError, r"metadata\[1\]\['v'\] is a NAType"),
+    ({"metadata": [{}, {1: "x"}]}, TypeError, r"metadata\[1\] has the key 1, .*pass '1'"),
+    ({"metadata": [{}, [{None: "x"}]]}, TypeError, r"metadata\[1\]\[0\] has the key None"),
+    ({"metadata": [{}, {"v": "\ud83d"}]}, ValueError, r"metadata\[1\]\['v'\] .*surrogate"),
+    ({"metadata": [{}, {"\ud83d": 1}]}, ValueError, r"metadata\[1\] .*surrogate"),
+    ({"texts": ["a", 3]}, ValueError, "texts: document 1 must be a string, got int"),
+    ({"texts": ["a", "\ud83d"]}, ValueError, r"texts\[1\] .*surrogate"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD)
+def test_what_no_file_can_hold_is_refused_before_it_is_embedded(
+    tmp_path: Path, model: SurpriseModel, monkeypatch: pytest.MonkeyPatch, options: dict, error: type, message: str
+) -> None:
+    index = SurpriseIndex(model, weight=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(SurpriseModel, "embed_documents", broken)
+        for documents in [clouds(2, model.dim)] + [TEXTS[:2]] * ("texts" not in options):
+            with pytest.raises(error, match=message):
+                index.add(documents, **options)
+    assert (len(index), index.ids, index.texts, index.metadata, index.version, index.dim) == (0, [], [], [], 0, None)
+    index.add(TEXTS).save_pretrained(tmp_path)
+    assert SurpriseIndex.from_pretrained(tmp_path).ids == index.ids == [0, 1, 2, 3, 4]
+
+
+def test_running_ids_end_where_files_can_hold_no_more(
+    tmp_path: Path, model: SurpriseModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = 2**63 - 1
+    index = SurpriseIndex(model, weight=1).add(TEXTS[:1], ids=[last - 1])
+    for documents in (TEXTS[:2], clouds(2, model.dim)):
+        with pytest.raises(ValueError, match=f"2 running ids above {last - 1} don't fit 64 bits: pass ids"):
+            index.add(documents)
+    assert index.add(TEXTS[1:2]).ids == [last - 1, last]
+    monkeypatch.setattr(SurpriseModel, "embed_documents", broken)
+    with pytest.raises(ValueError, match=f"running ids above {last} don't fit"):
+        index.add(TEXTS[2:])
+    index.add(clouds(1, model.dim), ids=[5]).save_pretrained(tmp_path)
+    again = SurpriseIndex.from_pretrained(tmp_path)
+    assert again.ids == [last - 1, last, 5]
+    with pytest.raises(ValueError, match="running ids above"):
+        again.add(clouds(1, model.dim))
+
+
+def test_metadata_changed_to_what_json_cannot_hold(tmp_path: Path) -> None:
+    index = SurpriseIndex().add(clouds(1), metadata=[{}])
+    index.metadata[0]["a"] = {1, 2}
     with pytest.raises(TypeError):
         index.save_pretrained(tmp_path / "x")
     assert not (tmp_path / "x").exists()
-
-
-def broken(*_: object, **__: object) -> None:
-    raise OSError("no space left on device")
 
 
 @pytest.mark.parametrize("fails", ["metadata", "options", "vectors", "ensemble", "documents", "card"])
@@ -94,7 +198,9 @@ def test_an_index_that_cannot_be_written_leaves_the_one_that_is_there(
 ) -> None:
     filled().save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    index = SurpriseIndex(weight=1).add(clouds(20, 32), metadata=[{1, 2} if fails == "metadata" else None] * 20)
+    index = SurpriseIndex(weight=1).add(clouds(20, 32))
+    if fails == "metadata":
+        index.metadata[7] = {1, 2}
     if fails == "options":
         index.n_cross = {1, 2}  # type: ignore[assignment]
     place = {
