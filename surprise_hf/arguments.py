@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "surprise-hf"
 DEFAULT_MODEL = "sentence-transformers/sentence-t5-base"  # of pipeline.DEFAULT_MODEL, which costs seconds to import
+SMALL_FILE = 1 << 20  # bytes: what is larger, as weights are, is told by its size and time rather than read
 
 
 class UsageError(ValueError):
@@ -169,7 +170,7 @@ def opened(args: argparse.Namespace, out_fmt: str, names: Sequence[str]) -> Iter
 
 def given_labels(args: argparse.Namespace) -> str | list[str]:
     """The labels as given, or the lines of their file."""
-    if args.labels:
+    if args.labels is not None:
         return args.labels
     try:
         lines = Path(args.labels_file).read_text(encoding="utf-8-sig").splitlines()
@@ -184,7 +185,26 @@ def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
     """The labels as given, checked; None where none are given."""
     from .inputs import as_labels
 
-    return as_labels(given_labels(args)) if args.labels or args.labels_file else None
+    return None if args.labels is None and args.labels_file is None else as_labels(given_labels(args))
+
+
+def model_identity(model: str, out: str | None) -> Any:
+    """What tells the model of a run that can be resumed: its name, and for a folder what is in it.
+
+    `out`, what the run itself writes, does not count, nor do hidden files: caches, version control.
+    """
+    folder = Path(model).resolve()
+    if out is None or not folder.is_dir():
+        return model
+    own = {Path(out).resolve(), Path(f"{out}.partial").resolve()}
+    files: dict[str, Any] = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if path.is_file() and own.isdisjoint({path, *path.parents}) and not any(p.startswith(".") for p in name.parts):
+            found = path.stat()
+            is_small = found.st_size <= SMALL_FILE
+            files[name.as_posix()] = tables.digest(path) if is_small else [found.st_size, found.st_mtime_ns]
+    return [model, files]
 
 
 def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,7 @@ from .arguments import (
     input_format,
     labels_or_none,
     load_pipeline,
+    model_identity,
     opened,
     output_format,
     positive,
@@ -58,7 +62,7 @@ examples:
   surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
   surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
 
-exit status: 0 done, 1 a problem with the input or the model, 2 wrong arguments, 130 interrupted.
+exit status: 0 done, 1 a problem with the input or the model, 2 wrong arguments, 130 interrupted, 143 terminated.
 """
 
 CLASSIFY = """\
@@ -74,11 +78,12 @@ ensemble each row is scored as it comes, and gets the same score whatever stands
 
 RESUME = """\
 interrupted runs:
-  Every finished chunk (16 batches) is kept: in OUT, or for parquet in OUT.partial until the end. The folder
-  OUT.partial also holds the embeddings where the documents of IN are the ensemble, since no score is known before
-  the last document is embedded. The same command with --resume goes on after the last finished chunk and, on the same
-  machine, ends with the same bytes as a run without interruption; where nothing is left to do it does nothing. It
-  refuses to go on with other arguments or another input.
+  Every finished chunk (16 batches) is kept: in OUT (the first one replaces what was there), or for parquet in
+  OUT.partial until the end. The folder OUT.partial also holds the embeddings where the documents of IN are the
+  ensemble, since no score is known before the last document is embedded. The same command with --resume goes on after
+  the last finished chunk and, on the same machine, ends with the same bytes as a run without interruption. It refuses
+  to go on with other arguments, another input or another model. An OUT without OUT.partial is complete: --resume leaves
+  it as it is, whatever the arguments.
 
 examples:
   surprise-hf classify mail.csv --text-column body --labels billing,delivery,praise --out labelled.csv
@@ -134,7 +139,7 @@ def classify(args: argparse.Namespace) -> None:
         raise UsageError("--resume needs --out")
     check_output(args.out, args.input)
     if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
-        say(f"{out} is complete: nothing to resume")
+        say(f"{out} is complete, and left as it is whatever the arguments: remove it for a new one")
         return
     from .inputs import check_template
 
@@ -160,7 +165,7 @@ def classify(args: argparse.Namespace) -> None:
             "input": source.digest,
             "format": [fmt, out_fmt],
             "text column": args.text_column,
-            "model": args.model,
+            "model": model_identity(args.model, args.out),
             "prompt": args.prompt,
             **{name.replace("_", " "): value for name, value in scoring.items()},
             "ensemble": tables.digest(Path(args.ensemble)) if args.ensemble else None,
@@ -367,7 +372,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         the exit status: 0 done, 1 a problem with the input, 2 arguments that do not go together, 130 interrupted,
-        141 standard output was closed. Arguments that can't be read raise SystemExit(2).
+        141 standard output was closed, 143 terminated. Arguments that can't be read raise SystemExit(2).
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     args = build_parser().parse_args(argv)
@@ -376,10 +381,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         try:
-            args.run(args)
-        except KeyboardInterrupt:
-            say("; ".join(filter(None, ("interrupted", args.hint, args.resumable and f"go on with: {again}"))))
-            return 130
+            with _ending_when_terminated():
+                args.run(args)
+        except (KeyboardInterrupt, _Terminated) as stop:
+            word, code = ("terminated", 143) if isinstance(stop, _Terminated) else ("interrupted", 130)
+            say("; ".join(filter(None, (word, args.hint, args.resumable and f"go on with: {again}"))))
+            return code
         except BrokenPipeError:  # the reader of standard output has seen enough, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
@@ -392,6 +399,28 @@ def main(argv: Sequence[str] | None = None) -> int:
                 say(f"{args.hint}; go on with: {again}")
             return 2 if isinstance(error, UsageError) else 1
     return 0
+
+
+class _Terminated(SystemExit):
+    """SIGTERM came."""
+
+
+@contextmanager
+def _ending_when_terminated() -> Iterator[None]:
+    """SIGTERM as an exception, so that temporary folders are removed; a handler of the caller's stays."""
+
+    def stop(*_: object) -> None:
+        raise _Terminated(143)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from .arguments import (
     input_format,
     labels_or_none,
     load_pipeline,
+    model_identity,
     positive,
     say,
 )
@@ -150,9 +151,9 @@ def _train(
     from .training_arguments import SurpriseTrainingArguments
 
     folder = Path(f"{args.out}.partial")
-    names = ("text_column", "label_column", "model", "prompt", "template", "epochs", "learning_rate",
-             "train_batch_size", "seed")  # fmt: skip
+    names = ("text_column", "label_column", "prompt", "template", "epochs", "learning_rate", "train_batch_size", "seed")
     identity = {"version": __version__, "input": digests, "labels": list(map(str, labels))}
+    identity["model"] = model_identity(args.model, args.out)
     checkpoint = resuming.begin(folder, identity | {name.replace("_", " "): getattr(args, name) for name in names})
     try:
         pipe = load_pipeline(args)

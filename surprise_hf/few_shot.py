@@ -45,14 +45,16 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
             labels themselves, if one of these is a number or the text of one: 7 is the label "7"). None takes the
             names of `feature`, or the labels that occur, sorted.
         feature: of the column in a `datasets.Dataset`; a ClassLabel, or a list of them, names the numbers. Where
-            `labels` has other names, it renames them one by one.
+            `labels` has none of its names, or as many and those that it has in their places, it renames them one by
+            one.
 
     Returns:
         m labels, some of which may occur in no row, and n ascending lists of positions.
 
     Raises:
         ValueError: a label that is not in the set, or of another type; the message names the row. A list of integers
-            0 and 1 of which one repeats: marks, most likely, though integers count the labels. One string.
+            0 and 1 of which one repeats, or [0, 1] and [1, 0] for two labels: marks, most likely, though integers count
+            the labels. One string.
     """
     if isinstance(column, (str, bytes)):
         raise ValueError(f"labels must be a list with one label (or list) for each text, got {column!r}")
@@ -74,13 +76,29 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
     names = inputs.as_labels(labels)
     place: dict[Any, int] = {name: at for at, name in enumerate(names)}
     numerals = [name for name in names if isinstance(name, int) or (given is None and _is_numeral(name))]
-    if given is not None and set(given.names) <= set(names):
-        place.update({at: place[name] for at, name in enumerate(given.names)})
+    called = [] if given is None or _renames(names, given.names) else list(given.names)
+    if called:
+        place.update({at: place[name] for at, name in enumerate(called) if name in place})
     elif numerals:  # "1" rather than "01"
         place.update({int(name): place[name] for name in sorted(numerals, key=lambda one: -len(str(one)))})
     else:
         place.update({at: at for at in range(len(names))})
-    return names, [_positions(values, row, place, len(names)) for row, values in enumerate(rows)]
+    filled = [values for values in rows if values]
+    if len(names) == 2 and {tuple(values) for values in filled} == {(0, 1), (1, 0)}:
+        raise ValueError(MARKS.format(row=rows.index(filled[0]), values=filled[0], what="every row has both labels"))
+    return names, [_positions(values, row, place, len(names), called) for row, values in enumerate(rows)]
+
+
+MARKS = (
+    "the label of row {row} is {values}: integers count the labels, and {what}; to mark the labels that it has, give"
+    " floats or bools, such as [1.0, 0.0, 1.0]"
+)
+
+
+def _renames(names: list[Label], given: list[str]) -> bool:
+    """Are these other names for the classes, rather than some of them, more of them, or in another order?"""
+    shared = set(given).intersection(names)
+    return not shared or (len(names) == len(given) and all(names[given.index(name)] == name for name in shared))
 
 
 def class_label(feature: Any) -> Any:
@@ -105,7 +123,7 @@ def _is_numeral(name: str) -> bool:
 
 def _as_list(value: Any, row: int) -> list[Any]:
     """One cell as a list of stripped names and ints, or of floats, which are marks."""
-    if value is None or (isinstance(value, numbers.Real) and value != value):
+    if inputs.is_missing(value):
         return []
     if isinstance(value, (str, numbers.Real)):
         values = [value]
@@ -115,10 +133,7 @@ def _as_list(value: Any, row: int) -> list[Any]:
             if values and all(isinstance(one, mark) for one in values):
                 return [float(one) for one in values]
         if all(isinstance(one, numbers.Real) and one in (0, 1) for one in values) and len(set(values)) < len(values):
-            raise ValueError(
-                f"the label of row {row} is {values}: integers count the labels, and one is there twice; to mark the"
-                " labels that it has, give floats or bools, such as [1.0, 0.0, 1.0]"
-            )
+            raise ValueError(MARKS.format(row=row, values=values, what="one is there twice"))
     else:
         raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")
     return [_as_label(one, row) for one in values if not _is_none(one)]
@@ -133,18 +148,19 @@ def _as_label(value: Any, row: int) -> Label:
 
 
 def _is_none(value: Any) -> bool:
-    return value is None or value == -1 or (isinstance(value, str) and not value.strip())
+    return inputs.is_missing(value) or value == -1 or (isinstance(value, str) and not value.strip())
 
 
-def _positions(values: list[Any], row: int, place: dict[Any, int], m: int) -> list[int]:
+def _positions(values: list[Any], row: int, place: dict[Any, int], m: int, called: Sequence[str]) -> list[int]:
     if values and isinstance(values[0], float):
         if len(values) != m:
             raise ValueError(f"row {row} marks {len(values)} labels, but there are {m}")
         return [at for at, mark in enumerate(values) if mark > 0.5]
     unknown = [value for value in values if value not in place]
     if unknown:
+        name = f" ({called[unknown[0]]!r})" if isinstance(unknown[0], int) and unknown[0] < len(called) else ""
         raise ValueError(
-            f"row {row} has the label {unknown[0]!r}, which is none of the {m} labels: pass labels=[...]"
+            f"row {row} has the label {unknown[0]!r}{name}, which is none of the {m} labels: pass labels=[...]"
             " (--labels on the command line)"
         )
     return sorted({place[value] for value in values})
@@ -182,7 +198,22 @@ def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
 # --- labels from examples ----------------------------------------------------------------------------------------
 
 
-def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tensor | None = None) -> Tensor:
+def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How much each of the unit rows (n, d) counts for each label (n, m), and their middle (d,)."""
+    share = positive.to(rows.device, rows.dtype)
+    if weight is None:
+        return share, rows.mean(dim=0)
+    weight = weight.to(rows)
+    return share * weight.unsqueeze(1), weight @ rows / weight.sum().clamp(min=torch.finfo(rows.dtype).tiny)
+
+
+def mix_labels(
+    vectors: Tensor,
+    examples: Tensor,
+    positive: Tensor,
+    centre: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Label vectors between the labels' names and their examples.
 
     Names and examples differ in more than meaning (length, form), so both are seen from where documents lie:
@@ -193,6 +224,7 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tens
         examples: (n, d) floating: the embedded examples.
         positive: (n, m) bool, which example has which label.
         centre: (d,) mean of the unit documents; None takes that of the examples.
+        weight: (n,) floating, not negative: an example counts as if it were there so many times. None: once.
 
     Returns:
         (m, d) float32 (float64 for float64 input). A label without example keeps its name's vector.
@@ -200,16 +232,18 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tens
     names, rows = unit_rows(vectors), unit_rows(examples)
     if not len(rows):
         return names
-    share = positive.to(rows.device, rows.dtype)
+    share, middle = _shares(rows, positive, weight)
     count = share.sum(dim=0).unsqueeze(1)
-    middle = rows.mean(dim=0) if centre is None else centre.to(rows)
-    mean = share.T @ rows / count.clamp(min=1)
+    middle = middle if centre is None else centre.to(rows)
+    mean = share.T @ rows / torch.where(count > 0, count, 1.0)
     direction = (NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)) / (NAME_COUNTS + count)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
     return torch.where(count > 0, middle + length * unit_rows(direction), names)
 
 
-def aim_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+def aim_labels(
+    vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Where training draws the documents of each label, and what it sees them from.
 
     Names alone would draw documents away from where they lie together already, which costs most where labels are many
@@ -223,7 +257,7 @@ def aim_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> tuple[Ten
     (docs/training.md).
 
     Args:
-        vectors, examples, positive: as for `mix_labels`.
+        vectors, examples, positive, weight: as for `mix_labels`.
 
     Returns:
         offset: (m, d) float32 (float64 for float64 input), to be added to the unit names; zero where no label has two
@@ -233,18 +267,24 @@ def aim_labels(vectors: Tensor, examples: Tensor, positive: Tensor) -> tuple[Ten
     names, rows = unit_rows(vectors), unit_rows(examples)
     if not len(rows):
         return torch.zeros_like(names), torch.zeros_like(names[0])
-    share = positive.to(rows.device, rows.dtype)
-    count = share.sum(dim=0)
-    middle, name = rows.mean(dim=0), names.mean(dim=0)
-    seen = unit_rows(rows - middle)
-    alike = ((share.T @ seen).square().sum(dim=1) - share.T @ seen.square().sum(dim=1)).sum()
-    r = (alike / (count * (count - 1)).sum().clamp(min=1)).clamp(0, 1)
+    share, middle = _shares(rows, positive, weight)
+    count, name = share.sum(dim=0), names.mean(dim=0)
+    seen, own = unit_rows(rows - middle), share.square()
+    alike = ((share.T @ seen).square().sum(dim=1) - own.T @ seen.square().sum(dim=1)).sum()
+    pairs = (count.square() - own.sum(dim=0)).sum()
+    r = (alike / torch.where(pairs > 0, pairs, 1.0)).clamp(0, 1)
     reliable = count * r / (1 + (count - 1).clamp(min=0) * r)
-    offset = reliable.unsqueeze(1) * (mix_labels(vectors, examples, positive) - names)
+    offset = reliable.unsqueeze(1) * (mix_labels(vectors, examples, positive, weight=weight) - names)
     return offset, (middle @ name).clamp(min=0) * (middle + name) / 2
 
 
-def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Tensor | None = None) -> Tensor:
+def part_labels(
+    vectors: Tensor,
+    examples: Tensor,
+    positive: Tensor,
+    centre: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
     """Label vectors that part the labels' examples from one another, not far from the names.
 
     Logistic regression with no constant and the names for a start: rows and names are seen from the centre c, a label's
@@ -256,17 +296,19 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Ten
         examples: (n, d) floating: the embedded examples.
         positive: (n, m) bool, which example has which label; one with several counts for each in part.
         centre: (d,) mean of the unit documents; None takes that of the examples.
+        weight: (n,) floating, not negative: an example counts as if it were there so many times. None: once.
 
     Returns:
         (m, d) float32 (float64 for float64 input): c + |q^ - c| u(w). A label without example keeps its name's vector.
     """
     names, rows = unit_rows(vectors), unit_rows(examples)
-    share = positive.to(rows.device, rows.dtype)
+    share, middle = _shares(rows, positive, weight)
     labelled = share.any(dim=1)
     if not labelled.any():
         return names
-    middle = rows.mean(dim=0) if centre is None else centre.to(rows)
-    seen, share = (rows - middle)[labelled], share[labelled] / share[labelled].sum(dim=1, keepdim=True)
+    middle = middle if centre is None else centre.to(rows)
+    seen, share = (rows - middle)[labelled], share[labelled] / positive.to(rows.device)[labelled].sum(1, keepdim=True)
+    counts = share.sum(dim=1, keepdim=True)
     start = SHARPNESS * unit_rows(names - middle)
     w = start.clone()
     search = torch.optim.LBFGS([w], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe")
@@ -278,12 +320,12 @@ def part_labels(vectors: Tensor, examples: Tensor, positive: Tensor, centre: Ten
         for part in row_slices(len(seen), len(w)):
             logits = (seen[part] @ w.T).log_softmax(dim=1)
             total -= (share[part] * logits).sum()
-            w.grad += (logits.exp_() - share[part]).T @ seen[part]
+            w.grad += (counts[part] * logits.exp_() - share[part]).T @ seen[part]
         return total
 
     search.step(loss)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
-    there = positive.any(dim=0).to(rows.device).unsqueeze(1)
+    there = share.any(dim=0).unsqueeze(1)
     return torch.where(there, middle + length * unit_rows(w), names)
 
 

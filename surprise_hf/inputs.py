@@ -85,11 +85,9 @@ def text_of(row: Any, index: int) -> str | None:
     """
     if isinstance(row, dict) and len(row) == 1:
         (row,) = row.values()
-    if row is None:
-        return None
     if isinstance(row, str):
         return own(row)
-    if (isinstance(row, numbers.Real) and row != row) or type(row).__name__ in ("NAType", "NaTType"):
+    if is_missing(row):
         return None
     hint = ""
     if isinstance(row, dict):
@@ -97,6 +95,13 @@ def text_of(row: Any, index: int) -> str | None:
     elif isinstance(row, bytes):
         hint = "; decode bytes first"
     raise ValueError(f"document {index} must be a string, got {type(row).__name__}{hint}")
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, or pandas NA."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, numbers.Real) and value != value
 
 
 def own(text: str) -> str:

@@ -7,6 +7,7 @@ Paper: section 3.2 (training).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -24,10 +25,22 @@ from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
 from .training_arguments import SurpriseTrainingArguments
-from .training_data import LABEL, TEXT, LabelCollator, is_columns, prepare, read_documents
+from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, is_columns, prepare, read_documents
 
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
 NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
+
+
+ADAPTED = (
+    "the encoder is wrapped by peft, and a folder of it could not be read again: merge the adapter before saving"
+    " (docs/training.md, LoRA)"
+)
+
+
+def is_adapted(model: Any) -> bool:
+    """Is any module of it wrapped by peft?"""
+    peft = sys.modules.get("peft")
+    return peft is not None and any(isinstance(module, peft.PeftModel) for module in model.modules())
 
 
 class LabelTrainer(SentenceTransformerTrainer):
@@ -61,6 +74,7 @@ class LabelTrainer(SentenceTransformerTrainer):
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
         self._aims: dict[str, Tensor] | None = None
+        self._memory: dict[str, Tensor] = {}  # of the loss, as a checkpoint has it
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         if args.self_training and ensemble is None:
@@ -176,7 +190,9 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
-        self._fit_step = self._aims = None
+        if is_adapted(self.model) and (self.args.save_strategy != "no" or self.args.load_best_model_at_end):
+            raise ValueError(f"{ADAPTED}; train with save_strategy='no' and without load_best_model_at_end")
+        self._fit_step, self._aims, self._memory = None, None, {}
         try:
             result = super().train(*args, **kwargs)
         finally:
@@ -188,12 +204,13 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def _aim(self) -> None:
         """What the loss sees documents and labels from, as the encoder is before training (`few_shot.aim_labels`)."""
-        if not self._columns.mix_examples or not isinstance(self.train_dataset, Dataset):
-            self.loss.aim()
-            return
-        if self._aims is None:  # else they are those of a checkpoint
-            self._aims = dict(zip(("offset", "centre"), aim_labels(*self._examples()), strict=True))
-        self.loss.aim(**{name: x.to(self.args.device) for name, x in self._aims.items()})
+        mixed = self._columns.mix_examples and isinstance(self.train_dataset, Dataset)
+        if mixed and self._aims is None:  # else they are those of a checkpoint
+            found = aim_labels(*self._examples(), weight=self._weights())
+            self._aims = dict(zip(("offset", "centre"), found, strict=True))
+        self.loss.aim(**{name: x.to(self.args.device) for name, x in (self._aims or {}).items()})
+        if self._memory:
+            self.loss.remember(**{name: x.to(self.args.device) for name, x in self._memory.items()})
 
     def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""
@@ -201,6 +218,11 @@ class LabelTrainer(SentenceTransformerTrainer):
         assert isinstance(self.train_dataset, Dataset)
         examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
         return self._name_vectors(), examples, as_matrix(self.train_dataset[LABEL], len(self.labels))
+
+    def _weights(self) -> Tensor | None:
+        """(n,) weights of the training texts, or None where they all count once."""
+        assert isinstance(self.train_dataset, Dataset)
+        return torch.tensor(self.train_dataset[WEIGHT]) if WEIGHT in self.train_dataset.column_names else None
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As in every Trainer, without the word embeddings unless they are to be trained."""
@@ -249,7 +271,7 @@ class LabelTrainer(SentenceTransformerTrainer):
                 if self._columns.refine is None:
                     assert self.model.ensemble is not None
                     options["refine"] = refinement_beside(len(examples), len(self.model.ensemble))
-            vectors = part_labels(names, examples, positive)
+            vectors = part_labels(names, examples, positive, weight=self._weights())
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
             self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)

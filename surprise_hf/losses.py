@@ -35,12 +35,15 @@ class WeightedFocalLoss(nn.Module):
 
     Args:
         gamma, epsilon, probability, delta, balanced: as for `weighted_focal_loss`.
-        class_weight: (m,) or None. A document counts with the mean weight of its labels (1 if it has none), as if it
-            occurred that many times.
+        class_weight: (m,) finite, none negative, or None. A document counts with the mean weight of its labels (1 if it
+            has none), as if it occurred that many times.
 
     Inputs of the call: keys (B, d), queries (m, d), positive (B, m) bool, sample_weight (B,) or None.
 
     Returns: loss () and cross-entropy ().
+
+    Raises:
+        ValueError: class weights that are none, or not one for each label.
 
     Examples:
         >>> loss, cross_entropy = WeightedFocalLoss()(documents, labels, positive)
@@ -62,6 +65,8 @@ class WeightedFocalLoss(nn.Module):
         self.gamma, self.epsilon, self.probability, self.delta = gamma, epsilon, probability, delta
         self.balanced = balanced
         weight = None if class_weight is None else torch.as_tensor(class_weight, dtype=torch.float32)
+        if weight is not None and (weight.dim() != 1 or not (weight.isfinite() & (weight >= 0)).all()):
+            raise ValueError(f"class_weight must be one finite number from 0 on for each label, got {class_weight}")
         self.register_buffer("class_weight", weight, persistent=False)
 
     def forward(
@@ -70,6 +75,8 @@ class WeightedFocalLoss(nn.Module):
         """Loss and cross-entropy."""
         weight = sample_weight
         if self.class_weight is not None:
+            if len(self.class_weight) != positive.shape[1]:
+                raise ValueError(f"class_weight has {len(self.class_weight)} weights for {positive.shape[1]} labels")
             mine = positive.to(self.class_weight.dtype)
             count = mine.sum(dim=1)
             by_class = torch.where(count > 0, mine @ self.class_weight / count.clamp(min=1), 1.0)
@@ -149,6 +156,14 @@ class LabelMatrixLoss(nn.Module):
         As `few_shot.aim_labels` has found them. None for both: the cosine as it is.
         """
         self.offset, self.centre, self._known = offset, centre, None
+
+    def memory(self) -> dict[str, Tensor]:
+        """What later steps know of earlier ones, for a checkpoint: nothing where each encodes all labels."""
+        return {} if self._known is None else {"known": self._known, "turn": torch.tensor(self._turn)}
+
+    def remember(self, known: Tensor, turn: Tensor) -> None:
+        """Go on from what `memory` gave."""
+        self._known, self._turn = known, int(turn)
 
     def label_rows(self, vectors: Tensor, rows: Any = slice(None)) -> Tensor:
         """Embedded names (those of some labels) as the loss compares them."""

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -27,6 +28,7 @@ __all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline"]
 
 TASK = "surprise-zero-shot"
 DEFAULT_MODEL = ("sentence-transformers/sentence-t5-base", "main")  # the paper's encoder
+HUB = ("repo_id", "token", "private", "commit_message", "revision", "create_pr")  # of `save_pretrained`
 
 
 class _Documents(NamedTuple):
@@ -100,9 +102,10 @@ class SurpriseZeroShotPipeline(Pipeline):
 
     def __call__(  # type: ignore[override]
         self,
-        inputs: Any,
+        inputs: Any = None,
         candidate_labels: Any = None,
         *,
+        sequences: Any = None,
         hypothesis_template: str | Sequence[str] | None = None,
         multi_label: bool | None = None,
         threshold: float | None = None,
@@ -124,6 +127,7 @@ class SurpriseZeroShotPipeline(Pipeline):
             inputs: one text, or texts as a list, tuple, pandas Series, array, dataset column, KeyDataset, torch or
                 `datasets` dataset, iterator or generator. Blank ones (None, NaN, "", whitespace) stay in their place,
                 get no label and are left out of every statistic.
+            sequences: another name of `inputs`, as in transformers' zero-shot pipeline.
             candidate_labels: as for `surprise_hf.inputs.as_labels`, or a list of such lists, one for each document.
                 A dict {label: description} embeds the descriptions. None takes those stored in the model.
             hypothesis_template: what to embed for a label, `{}` being the label. Default: the model's, which is
@@ -157,8 +161,10 @@ class SurpriseZeroShotPipeline(Pipeline):
                 an embedding that is not finite.
         """
         del num_workers
+        if inputs is not None and sequences is not None:
+            raise ValueError("inputs and sequences are two names of one argument: give one of them")
         given = {name: value for name, value in locals().items() if name in ARGUMENTS and value is not None}
-        return self._run(inputs, self.scorer(batch_size=batch_size, **given))
+        return self._run(sequences if inputs is None else inputs, self.scorer(batch_size=batch_size, **given))
 
     def _run(self, documents: Any, scorer: Scorer) -> Any:
         if documents is None:
@@ -295,12 +301,16 @@ class SurpriseZeroShotPipeline(Pipeline):
         return self
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Save the model: the encoder, its ensemble and its labels.
+        """Save the model: the encoder, its ensemble and its labels; with `push_to_hub=True` push it too (`HUB`).
 
         The base class would also write `custom_pipelines` into config.json, after which the folder asks for
         trust_remote_code even where this package is installed.
         """
+        push = kwargs.pop("push_to_hub", False)
+        hub = {name: kwargs.pop(name) for name in HUB if name in kwargs} if push else {}
         self.model.save_pretrained(os.fspath(save_directory), **kwargs)
+        if push:
+            self.push_to_hub(hub.pop("repo_id", Path(save_directory).resolve().name), **hub)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
         """Push the model, as `SentenceTransformer.push_to_hub`; an existing repository gets a new commit."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import inputs
 from .contexts import as_context
 from .ensemble import check_rows
-from .fitted import FittedLabels, crossover_weight, plain_options
+from .fitted import ENOUGH, FittedLabels, crossover_weight, plain_options
 from .inputs import BATCH_SIZE, Label
 
 if TYPE_CHECKING:
@@ -187,18 +187,29 @@ class Scorer:
         weight = crossover_weight(documents, given, options.get("n_cross", 1000))
         advice = (
             "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind (--ensemble FILE on"
-            " the command line), or fix surprise_weight (1 = surprise, 0 = similarity)"
+            " the command line)"
         )
+        fixed = ", or fix surprise_weight (1 = surprise, 0 = similarity)"
+        few = self.threshold is not None and documents < ENOUGH  # for `FittedLabels.accept`, which takes no mixture
+        mixed = self.threshold is not None and weight < SMALL_WEIGHT and (self.multi_label or few)
+        promise = "; threshold is compared with that mixture and keeps its promise at surprise_weight=1 alone"
         if given is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
             self._warn(
                 f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
-                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}"
+                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}{fixed}{promise * mixed}"
             )
         elif weight >= SMALL_WEIGHT and documents == 1:
             self._warn(
                 f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
-                f" 0.5. Instead, {advice}"
+                f" 0.5. Instead, {advice}{fixed}"
+            )
+        elif mixed:
+            self._warn(f"the surprise score has the weight w = {weight:.3f}, the plain similarity the rest{promise}")
+        elif few and not self.multi_label and options.get("estimator", "auto") == "auto":
+            self._warn(
+                f"the ensemble has {documents:,} documents, and a threshold takes {ENOUGH}: with fewer nothing tells"
+                f" how far a document that belongs to no label gets with its best, and many get one. Instead, {advice}"
             )
 
     def _ranked(

@@ -132,13 +132,18 @@ class SurpriseRemotePipeline(Pipeline):
                 found[i] = vector
         return torch.stack(found)
 
+    def save_pretrained(self, *_: Any, **__: Any) -> None:
+        """Refused: the base class would leave out what the repository holds beside the weights."""
+        raise NotImplementedError(f"this pipeline can't be saved; copy its repository (snapshot_download){MORE}")
+
     # --- the call ------------------------------------------------------------------------------------------------
 
     def __call__(  # type: ignore[override]
         self,
-        inputs: Any,
+        inputs: Any = None,
         candidate_labels: Any = None,
         *,
+        sequences: Any = None,  # another name of inputs
         hypothesis_template: Any = None,
         surprise_weight: float | None = None,
         n_cross: float | None = None,
@@ -148,6 +153,9 @@ class SurpriseRemotePipeline(Pipeline):
         **other: Any,
     ) -> Any:
         """See the class."""
+        if inputs is not None and sequences is not None:
+            raise ValueError("inputs and sequences are two names of one argument: give one of them")
+        inputs = sequences if inputs is None else inputs
         given = {name: value for name, value in locals().items() if name in ARGUMENTS}
         call = {**self._postprocess_params, **self._sanitize_parameters(**given, **other)[2]}
         top_k = call.get("top_k")

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 STDIN = "-"
 READ_BYTES = 1 << 23  # of JSON lines, as many whole ones as it takes
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, or of what would be one, in JSON
 
 
 def format_of(path: str) -> str | None:
@@ -93,12 +95,16 @@ def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
     try:
         if fmt == "jsonl":
             return _json_rows(file)
-        builder = "csv" if fmt in DELIMITERS else fmt
-        options = _csv_options(file, DELIMITERS[fmt], column, exact) if fmt in DELIMITERS else {}
+        is_csv = fmt in DELIMITERS
+        options = _csv_options(file, DELIMITERS[fmt], column, exact) if is_csv else _parquet_options(file)
         with warnings.catch_warnings():
             warnings.simplefilter("error", ParserWarning)  # surplus fields, which pandas would drop
             return datasets.load_dataset(
-                builder, data_files=str(file), split="train", cache_dir=str(file.parent / "cache"), **options
+                "csv" if is_csv else fmt,
+                data_files=str(file),
+                split="train",
+                cache_dir=str(file.parent / "cache"),
+                **options,
             )
     except (
         ValueError,
@@ -156,9 +162,19 @@ def _json_parts(file: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
                     raise ValueError(f"line {number}: {error}") from None
                 if not isinstance(rows[-1], dict):
                     raise ValueError(f"line {number} is no object in braces")
+                if SURROGATE.search(line):
+                    _check_text(rows[-1], number)
             if rows:
                 yield first, rows
             first += len(lines)
+
+
+def _check_text(row: dict[str, Any], number: int) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise ValueError(f"line {number}: {half} is half of a surrogate pair, which is no text") from None
 
 
 def _json_column(name: str, rows: Sequence[dict[str, Any]], first: int, kind: pa.DataType | None = None) -> pa.Array:
@@ -193,6 +209,19 @@ def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[s
         "index_col": False,  # or surplus fields would make the first column row names, and shift the others
         "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
     }
+
+
+def _parquet_options(file: Path) -> dict[str, Any]:
+    """Views of strings as strings: `datasets` 4 has no word for views, and later ones a type of their own."""
+    import pyarrow as pa
+    from datasets import Features
+    from pyarrow import parquet
+
+    schema = parquet.read_schema(file)
+    views = [at for at, kind in enumerate(schema.types) if pa.types.is_string_view(kind)]
+    for at in views:
+        schema = schema.set(at, schema.field(at).with_type(pa.string()))
+    return {"features": Features.from_arrow_schema(schema)} if views else {}
 
 
 def _warn_of_quotes(rows: Dataset, name: str) -> None:
@@ -286,12 +315,22 @@ def encode(rows: Dataset, start: int, stop: int, more: dict[str, pa.Array], fmt:
     lines = list(zip(*columns.values(), strict=True))
     if fmt == "jsonl":
         return "".join(_json(dict(zip(columns, line, strict=True))) + "\n" for line in lines).encode()
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter=DELIMITERS[fmt], lineterminator="\n")
+    text = _Lines()
+    writer = csv.writer(text, delimiter=DELIMITERS[fmt], lineterminator="\r\n")
     if start == 0:
         writer.writerow(columns)
     writer.writerows([_json(cell) if isinstance(cell, (dict, list)) else cell for cell in line] for line in lines)
     return text.getvalue().encode()
+
+
+class _Lines(io.StringIO):
+    r"""Rows of a `csv.writer` whose ends are "\r\n", ended by "\n" alone.
+
+    Before Python 3.13 a writer puts marks around a "\r", which ends rows for readers, only where its own ends hold one.
+    """
+
+    def write(self, row: str, /) -> int:
+        return super().write(row.removesuffix("\r\n") + "\n")
 
 
 def _json(value: Any) -> str:

@@ -23,7 +23,7 @@ from transformers.utils.hub import PushInProgress
 from . import inputs, self_training
 from .few_shot import accuracy_and_f1, as_matrix, pseudo_label
 from .fitted import FittedLabels
-from .label_trainer import NO_DOCUMENTS, LabelTrainer
+from .label_trainer import ADAPTED, NO_DOCUMENTS, LabelTrainer, is_adapted
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
 from .training_arguments import SurpriseTrainingArguments
@@ -174,6 +174,8 @@ class SurpriseTrainer(LabelTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """The model as a folder for the pipeline. The arguments are not pickled beside it."""
         del state_dict
+        if is_adapted(self.model):
+            raise ValueError(ADAPTED)
         if self.is_in_train or self.state.global_step:  # the latter where the last fit was interrupted
             self._refit()
         path = str(output_dir or self.args.output_dir)
@@ -181,9 +183,10 @@ class SurpriseTrainer(LabelTrainer):
         self._save_aims(path)
 
     def _save_aims(self, path: str) -> None:
-        """Of a checkpoint: what was found before training cannot be found again when it goes on."""
-        if self.is_in_train and self._aims is not None:
-            save_file({name: x.cpu() for name, x in self._aims.items()}, Path(path, AIMS))
+        """Of a checkpoint: what was found before it cannot be found again when training goes on."""
+        found = (self._aims or {}) | self.loss.memory() if self.is_in_train else {}
+        if found:
+            save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, AIMS))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint as it is, without what only resuming needs; the base class would pickle the arguments too."""
@@ -210,7 +213,9 @@ class SurpriseTrainer(LabelTrainer):
         """Weights, ensemble and labels; the base class loads the weights alone."""
         super()._load_from_checkpoint(checkpoint_path)
         aims = Path(checkpoint_path, AIMS)
-        self._aims = load_file(aims) if aims.exists() else None
+        found = load_file(aims) if aims.exists() else {}
+        self._memory = {name: found.pop(name) for name in ("known", "turn") if name in found}
+        self._aims = found or None
         if Path(checkpoint_path, FOLDER, CONFIG).exists():
             name = self.model.encoder_name
             self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001

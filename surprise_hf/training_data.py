@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,8 +57,8 @@ def prepare(
         the rows, and the label set (None where neither it nor a label column was given).
 
     Raises:
-        ValueError: a column is not found (that of weights in the training set alone), there is no row, or a label is
-            not in the label set; the message names the row.
+        ValueError: a column is not found (that of weights in the training set alone), there is no row, a label is not
+            in the label set, or a weight is not a finite number from 0 on; the message names the row.
     """
     rows, name = _as_dataset(dataset), dataset_name or "given"
     if not len(rows):
@@ -72,7 +74,7 @@ def prepare(
         found, columns[LABEL] = read_targets(rows[label_at], labels, rows.features[label_at])
         labels = found if labels is None else labels
     if weight_at is not None:
-        columns[WEIGHT], features[WEIGHT] = rows[weight_at], Value("float32")
+        columns[WEIGHT], features[WEIGHT] = _weights(rows[weight_at], weight_at), Value("float32")
     prepared = Dataset.from_dict(columns, Features(features))
     blank = sum(map(inputs.is_blank, texts))
     if blank and dataset_name == "train":
@@ -114,6 +116,18 @@ def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], wha
     if name in ("train", "eval") and what == "label":
         raise ValueError(f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column")
     return None
+
+
+def _weights(column: Any, name: str) -> list[float]:
+    weights = list(inputs.plain(column))
+    for row, weight in enumerate(weights):
+        if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
+            raise ValueError(
+                f"the weight of row {row} (column {name!r}) must be a finite number from 0 on, got {weight!r}"
+            )
+    if not any(weights):
+        raise ValueError(f"every weight is 0, so that no row counts ({name!r})")
+    return [float(weight) for weight in weights]
 
 
 def is_columns(rows: Any) -> bool:

@@ -203,6 +203,9 @@ def test_labels_and_ensemble_stored_in_the_model(command: Command, st_path: Path
     source = write(tmp_path / "in.csv", rows)
     assert command("classify", source, "--text-column", "text", "--model", tmp_path / "model", "--device", "cpu") == 0
     check(read(command.out, "csv"), stored([row["text"] for row in rows]))
+    for empty in (("--labels", ""), ("--labels-file", "")):  # the stored ones were taken
+        assert command("classify", source, "--text-column", "text", "--model", tmp_path / "model", *empty) == 1
+        assert command.out == b""
 
 
 @pytest.mark.parametrize("options", [{"surprise_weight": 1.0}, {"n_cross": 20}, {"estimator": "quantile"}], ids=str)
@@ -301,6 +304,10 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--model", "TINY"), 2, "no labels: give --labels"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--prefix", "x_"), 2, "column 'x_label' already"),
         (("classify", "IN", "--text-column", "text", "--labels", "a,b,a"), 1, "are both 'a'"),
+        (("classify", "IN", "--text-column", "text", "--labels", ""), 1, "candidate_labels is empty"),
+        (("cluster", "IN", "--text-column", "text", "--clusters", "1", "--names", ""), 1, "candidate_labels is empty"),
+        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--labels", ""), 1, "labels is empty"),
+        (("train", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "m", "--labels", ""), 1, "emp"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--template", "x"), 1, "exactly once"),
         (("classify", "none.csv", "--text-column", "text", "--labels", "a"), 1, "no such file: none.csv"),
         (("classify", "IN", "--text-column", "text", "--labels-file", "none.txt"), 1, "none.txt"),
@@ -366,7 +373,10 @@ def test_help_and_version_are_light():
     check_light = "import atexit\natexit.register(lambda: print(sorted({'torch', 'transformers'} & set(sys.modules))))"
     done = in_a_process(check_light, "classify", "--help", stdout=subprocess.PIPE)
     assert done.returncode == 0
-    assert "--resume goes on after the last finished chunk" in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert "--resume goes on after the last finished chunk" in told
+    assert "refuses to go on with other arguments, another input or another model" in told
+    assert "An OUT without OUT.partial is complete: --resume leaves it as it is, whatever the arguments." in told
     assert done.stdout.rstrip().endswith("[]")
 
 

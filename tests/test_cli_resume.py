@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 import surprise_hf
-from surprise_hf import cli, tables
+from surprise_hf import SurpriseZeroShotPipeline, arguments, cli, tables
 from surprise_hf.model import SurpriseModel
 from tests.cli_data import ROWS, Command, in_a_process, interrupt_after, read, write
 
@@ -139,6 +141,70 @@ def test_resume_refuses_another_run(command: Command, tmp_path: Path, monkeypatc
     assert out.read_bytes() == before
 
 
+def test_resume_refuses_another_model_in_the_same_folder(
+    command: Command, st_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"), device="cpu")
+    for name, labels in (("one", ["sport", "music"]), ("other", ["money", "stock"])):
+        pipe.set_labels(labels, surprise_weight=1).save_pretrained(tmp_path / name)
+    shutil.copytree(tmp_path / "one", tmp_path / "model")
+    source, out = write(tmp_path / "in.csv"), tmp_path / "model" / "out.csv"  # what the run writes is no part of it
+    run = ("classify", source, "--text-column", "text", "--model", tmp_path / "model", "--device", "cpu")
+    run = (*run, "--batch-size", "1", "--out")
+    assert command(*run, tmp_path / "whole.csv") == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 2, KeyboardInterrupt)
+        assert command(*run, out) == 130
+    before = out.read_bytes()
+    shutil.copytree(tmp_path / "other", tmp_path / "model", dirs_exist_ok=True)
+    assert command(*run, out, "--resume") == 1
+    assert "out.csv.partial holds a run with another model: repeat that command" in command.err
+    assert out.read_bytes() == before
+    shutil.copytree(tmp_path / "one", tmp_path / "model", dirs_exist_ok=True)
+    assert command(*run, out, "--resume") == 0
+    assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 0], ids=["read", "told by size and time"])
+def test_what_makes_a_folder_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(arguments, "SMALL_FILE", limit)
+    folder, out = tmp_path / "model", str(tmp_path / "model" / "out.csv")
+    file = folder / "0_Part" / "weights"
+    file.parent.mkdir(parents=True)
+    file.write_text("abc")
+    at = file.stat()
+    first = arguments.model_identity(str(folder), out)
+    for name in ("out.csv", "out.csv.partial/rows", ".git/index", "0_Part/.cache/x"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    assert arguments.model_identity(str(folder), out) == first
+    file.write_text("abd")
+    os.utime(file, ns=(at.st_atime_ns, at.st_mtime_ns + (limit == 0)))
+    assert arguments.model_identity(str(folder), out) != first
+    file.write_text("abc")
+    os.utime(file, ns=(at.st_atime_ns, at.st_mtime_ns))
+    assert arguments.model_identity(str(folder), out) == first
+    (folder / "more").write_text("")
+    assert arguments.model_identity(str(folder), out) != first
+    file.rename(folder / "0_Part" / "moved")
+    (folder / "more").unlink()
+    assert arguments.model_identity(str(folder), out) != first
+    assert arguments.model_identity("some/model", out) == "some/model"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_complete_output_is_left_as_it_is(command: Command, tmp_path: Path, suffix: str):
+    source, out = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}"
+    assert command.classify(source, *ARGS, "--out", out) == 0
+    before = out.read_bytes()
+    assert command.classify(source, "--labels", "money,stock", "--out", out, "--resume") == 0
+    assert command.err == (
+        f"surprise-hf: {out} is complete, and left as it is whatever the arguments: remove it for a new one\n"
+    )
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
+
+
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
 def test_a_folder_of_someone_else_is_left_alone(command: Command, tmp_path: Path, resume: tuple[str, ...]):
     source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
@@ -160,9 +226,13 @@ def test_resume_without_a_run_starts_one(command: Command, whole: Callable[..., 
     assert out.read_bytes() == whole(".csv")
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
-def test_signals(command: Command, whole: Callable[..., bytes], tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_signals(
+    command: Command, whole: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
     source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     args = ["--text-column", "text", "--model", command.model, "--device", "cpu", "--batch-size", "1", *ARGS]
     send = (
         # a test run in the background of a shell hands down an ignored SIGINT
@@ -175,14 +245,50 @@ def test_signals(command: Command, whole: Callable[..., bytes], tmp_path: Path, 
         "SurpriseModel.embed = embed"
     )
     done = in_a_process(send, "classify", str(source), *args, "--out", str(out))
-    if name == "SIGINT":
-        assert done.returncode == 130
+    if name != "SIGKILL":
+        word, code = {"SIGINT": ("interrupted", 130), "SIGTERM": ("terminated", 143)}[name]
+        assert done.returncode == code
         assert done.stderr.count("\n") == 1
+        assert f"{word}; what is finished is kept; " in done.stderr
+        assert list((tmp_path / "temporary").glob("surprise-hf-*")) == []
         assert f"go on with: surprise-hf classify {source}" in done.stderr
     else:
         assert done.returncode == -signal.SIGKILL
     assert command("classify", source, *args, "--out", out, "--resume") == 0
     assert out.read_bytes() == whole(".csv")
+
+
+def test_a_handler_of_the_caller_stays(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real, came = SurpriseModel.embed, []
+
+    def embed(*args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*args, **kwargs)
+
+    def own(number: int, _: object) -> None:
+        came.append(number)
+
+    monkeypatch.setattr(SurpriseModel, "embed", embed)
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        assert command.classify(write(tmp_path / "in.csv"), *ARGS) == 0
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert set(came) == {signal.SIGTERM}
+
+
+def test_no_handler_is_left_behind_and_threads_need_none(command: Command):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        codes = [command("info")]
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        thread = threading.Thread(target=lambda: codes.append(command("info")))
+        thread.start()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert codes == [0, 0]
 
 
 def test_a_reader_that_stops_reading(command: Command, tmp_path: Path):

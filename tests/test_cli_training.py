@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,26 @@ def test_an_interrupted_run_tells_that_it_can_go_on(st_path, tmp_path, capsys, m
     assert train(table, st_path, out, *options) == 0
     assert f"going on from {out}.partial/checkpoint-4" in capsys.readouterr().err
     assert not Path(f"{out}.partial").exists()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_it_does_not_go_on_from_another_model(st_path, tmp_path, capsys, monkeypatch, inside):
+    """OUT in the model's own folder is no part of the model."""
+    table, model = write(tmp_path / "few.csv", ROWS), tmp_path / "model"
+    shutil.copytree(st_path, model)
+    out = model / "out" if inside else tmp_path / "out"
+    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 1e-5)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, SurpriseTrainer, "training_step", 6, KeyboardInterrupt)
+        assert train(table, model, out, *options) == 130
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text(config.replace('"hidden_act": "gelu"', '"hidden_act": "relu"'))
+    assert train(table, model, out, *options) == 1
+    assert f"{out}.partial holds a run with another model: repeat" in " ".join(capsys.readouterr().err.split())
+    (model / "config.json").write_text(config)
+    assert train(table, model, out, *options) == 0
+    assert f"going on from {out}.partial/checkpoint-4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("epochs", [1, 0])

@@ -92,6 +92,14 @@ def test_class_label_features():
     assert read_targets([2, 0], more, ClassLabel(names=names)) == (more, [[0], [2]])
     other = ["eks", "why", "zed"]  # other names: one by one
     assert read_targets([2, 0], other, ClassLabel(names=names)) == (other, [[2], [0]])
+    one = ["x", "why", "z"]  # one name changed, the others in their places
+    assert read_targets([1, 0, 2], one, ClassLabel(names=names)) == (one, [[1], [0], [2]])
+    some = ["z", "x"]  # fewer, or others beside them: by name
+    assert read_targets([2, 0], some, ClassLabel(names=names)) == (some, [[0], [1]])
+    assert read_targets([[2, 0]], ["q", "z", "x"], List(ClassLabel(names=names))) == (["q", "z", "x"], [[1, 2]])
+    for labels in (["z", "x"], ["x", "z"], ["x", "z", "q"]):
+        with pytest.raises(ValueError, match=r"row 1 has the label 1 \('y'\), which is none of the"):
+            read_targets([0, 1], labels, ClassLabel(names=names))
     numerals = ["2", "1", "0"]  # the numbers of the column are those of its ClassLabel all the same
     assert read_targets([2, 0], numerals, ClassLabel(names=names)) == (numerals, [[2], [0]])
     assert read_targets([2, 0], None, ClassLabel(names=numerals)) == (numerals, [[2], [0]])
@@ -114,6 +122,8 @@ def test_class_label_features():
         ([[0, 0, 0]], ["a", "b", "c"], "give floats or bools"),
         ([[0, 1], [1, 1]], ["a", "b"], "row 1 .*give floats or bools"),
         (np.array([[0, 1, 0]]), None, "give floats or bools"),
+        ([[1, 0], [], [0, 1]], ["a", "b"], r"row 0 is \[1, 0\]: .*every row has both labels.*give floats or bools"),
+        (torch.tensor([[0, 1], [1, 0]]), None, "give floats or bools"),
         (torch.tensor([[0, 1, 0]]), [0, 1, 2], "give floats or bools"),
         ([0], ["1", "2"], "row 0 has the label 0"),
         ([1, 3], ["1", "x", "y", "z"], "row 1 has the label 3"),
@@ -166,6 +176,33 @@ def test_many_examples_outweigh_the_name():
     mixed = mix_labels(torch.randn(1, 16, dtype=torch.float64), examples, torch.ones(500, 1, dtype=torch.bool), middle)
     towards = unit_rows(examples.mean(dim=0)[None] - middle)
     assert float(unit_rows(mixed - middle)[0] @ towards[0]) > 0.999
+
+
+@pytest.mark.parametrize("function", [mix_labels, part_labels])
+def test_a_weight_is_as_many_times_the_example(function):
+    draw = torch.Generator().manual_seed(0)
+    names, examples = (torch.randn(n, 6, dtype=torch.float64, generator=draw) for n in (3, 7))
+    positive = torch.arange(7)[:, None] % 3 == torch.arange(3)
+    positive[5] = True
+    times = torch.tensor([1, 3, 0, 2, 1, 2, 0])
+    expected = function(names, examples.repeat_interleave(times, 0), positive.repeat_interleave(times, 0))
+    found = function(names, examples, positive, weight=times.double())
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    assert not torch.allclose(found, function(names, examples, positive), atol=1e-3)
+    torch.testing.assert_close(
+        function(names, examples, positive, weight=torch.ones(7)), function(names, examples, positive)
+    )
+    torch.testing.assert_close(function(names, examples, positive, weight=torch.zeros(7)), unit_rows(names))
+
+
+def test_aims_without_what_has_no_weight():
+    draw = torch.Generator().manual_seed(1)
+    names, examples = (torch.randn(n, 6, dtype=torch.float64, generator=draw) + 1 for n in (2, 8))
+    positive = torch.arange(8)[:, None] % 2 == torch.arange(2)
+    kept = torch.tensor([1, 1, 0, 1, 1, 0, 1, 1], dtype=torch.bool)
+    expected = aim_labels(names, examples[kept], positive[kept])
+    for found, want in zip(aim_labels(names, examples, positive, kept.double()), expected, strict=True):
+        torch.testing.assert_close(found, want)
 
 
 def test_no_examples_leave_the_names():

@@ -40,7 +40,7 @@ def failure(function, *args, **kwargs):
 """
 
 AUTHOR = """
-import compileall, os, shutil, torch, transformers
+import compileall, os, shutil, tempfile, torch, transformers
 import surprise_hf
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, hub
 from surprise_hf.metrics import path
@@ -66,6 +66,8 @@ model.push_to_hub("me/secret", private=True)
 pipe = pipeline(SurpriseModel(where, device="cpu")).fit_ensemble(DOCUMENTS)
 found["pipe"] = pipe(DOCUMENTS, LABELS)
 pipe.push_to_hub("me/pipe")
+with tempfile.TemporaryDirectory() as folder:
+    pipe.save_pretrained(folder, push_to_hub=True, repo_id="me/saved-pipe", private=True)
 
 # ensembles alone
 ensemble = model.ensemble
@@ -129,6 +131,7 @@ found["model"] = scores(pipeline("me/model"))
 found["branch"] = scores(pipeline("me/model", revision="v2"))
 found["trained"] = scores(pipeline("me/trained"))
 found["pipe"] = pipeline("me/pipe")(DOCUMENTS, LABELS)
+found["saved pipe"] = pipeline("me/saved-pipe")(DOCUMENTS, LABELS)
 found["secret"] = scores(pipeline("me/secret"))
 found["moments"] = [x.tolist() for x in Ensemble.from_pretrained("me/ensemble").moments(torch.eye(32)[:4])]
 of_v2 = Ensemble.from_pretrained("me/ensemble", revision="v2")
@@ -256,6 +259,7 @@ def test_a_colleague_gets_the_very_same_answers(pushed, colleague):
     found, *_ = colleague
     for name in ("model", "branch", "pipe", "trained", "moments", "moments of v2"):
         assert found[name] == author[name], name
+    assert found["saved pipe"] == author["pipe"]
     assert author["moved"] > 1e-3  # training did something
     assert author["trained"] != author["model"]
     assert author["moments"] != author["moments of v2"]

@@ -288,6 +288,20 @@ def test_a_weight_counts_as_so_many_copies():
     assert torch.equal(ce, weighted_focal_loss(keys, queries, positive)[1])
 
 
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        ([1.0, math.nan], "finite number"),
+        ([1.0, -1.0], "from 0 on"),
+        ([[1.0, 2.0]], "for each label"),
+        ([1.0], "1 weig"),
+    ],
+)
+def test_wrong_class_weights(weight, words):
+    with pytest.raises(ValueError, match=words):
+        WeightedFocalLoss(class_weight=weight)(torch.ones(2, 3), torch.ones(2, 3), torch.eye(2, dtype=torch.bool))
+
+
 def test_class_weights():
     keys, queries, positive = batch()
     loss, _ = WeightedFocalLoss(class_weight=[2.0, 3.0, 6.0])(keys, queries, positive)

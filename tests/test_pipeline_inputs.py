@@ -50,6 +50,13 @@ def test_one_text_gives_one_dict_and_a_list_of_one_a_list(pipe):
     assert pipe(np.array("dog cat"), LABELS) == one  # an array without dimensions
 
 
+def test_sequences_as_the_peer_calls_them(pipe):
+    assert pipe(sequences=DOCUMENTS, candidate_labels=LABELS) == pipe(DOCUMENTS, LABELS)
+    assert pipe(candidate_labels=LABELS, sequences=DOCUMENTS[0])["sequence"] == DOCUMENTS[0]
+    with pytest.raises(ValueError, match="two names of one argument"):
+        pipe(DOCUMENTS, LABELS, sequences=DOCUMENTS)
+
+
 @pytest.mark.parametrize("empty", [[], (), pd.Series([], dtype=str), np.array([])])
 def test_nothing_in_nothing_out(pipe, empty):
     assert pipe(empty, LABELS) == []

@@ -303,6 +303,10 @@ def test_what_it_cannot_do_is_said(st_path, tmp_path):
         there("dog")
     with pytest.raises(ValueError, match="document 1 must be a string, got int"):
         there(["dog", 3], LABELS)
+    assert there(sequences=["dog"], candidate_labels=LABELS) == there(["dog"], LABELS)
+    with pytest.raises(NotImplementedError, match="copy its repository"):
+        there.save_pretrained(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
     _, there = both(model.set_labels(LABELS, weight=1.0, refine=2), tmp_path / "two")
     with pytest.raises(ValueError, match="can't be fitted with refine=2 here"):
         there("dog", OTHERS)

@@ -88,11 +88,41 @@ def test_marks_in_a_tsv(tmp_path: Path, cell: bytes, swallowed: bool, exact: boo
 @pytest.mark.parametrize(("fmt", "mark"), [("csv", ","), ("tsv", "\t")])
 def test_what_is_written_is_read_again(tmp_path: Path, fmt: str, mark: str):
     """Marks, ends of lines and separators in cells of the text formats."""
-    texts = ['"It is', 'say "it"', f"two{mark}cells", "two\nlines", '"', "'", "plain"]
+    texts = ['"It is', 'say "it"', f"two{mark}cells", "two\nlines", "two\rlines", "\r", "a\r\nb", '"', "'", "plain"]
     rows = Dataset.from_dict({"id": [str(i) for i in range(len(texts))], "text": texts})
     data = tables.encode(rows, 0, len(texts), {}, fmt)
-    with pytest.warns(UserWarning, match="2 cells of .* hold tabs") if fmt == "tsv" else nullcontext():
+    with pytest.warns(UserWarning, match="5 cells of .* hold tabs") if fmt == "tsv" else nullcontext():
         assert read(tmp_path / "in", data, fmt) == rows[:]
+
+
+@pytest.mark.parametrize(("fmt", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_a_carriage_return_is_in_quotation_marks_and_nothing_else_changes(fmt: str, mark: str):
+    cells = ["plain", "", "naïve", "two\nlines", 'say "it"', "a\rb", "\r", "a\r\n"]
+    rows = Dataset.from_dict({"na\rme": cells, "n": [0.5] * len(cells)})
+    written = ["plain", "", "naïve", '"two\nlines"', '"say ""it"""', '"a\rb"', '"\r"', '"a\r\n"']
+    more = {"label": pa.array(["x\ry"] * len(cells))}
+    data = tables.encode(rows, 0, len(cells), more, fmt).decode()
+    assert data == f'"na\rme"{mark}n{mark}label\n' + "".join(f'{cell}{mark}0.5{mark}"x\ry"\n' for cell in written)
+    found = list(csv.reader(io.StringIO(data, newline=""), delimiter=mark))
+    assert found == [["na\rme", "n", "label"], *([cell, "0.5", "x\ry"] for cell in cells)]
+
+
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_views_of_strings_are_text(tmp_path: Path, fmt: str):
+    cells = [*(f"a text of more than twelve bytes {i}" for i in range(40)), "short", "", None]
+    view = pa.array(cells).cast(pa.string_view())
+    parquet.write_table(pa.table({"text": view, "other": view}), tmp_path / "in")
+    with tables.reading(str(tmp_path / "in"), "parquet", "text", exact=True) as source:
+        assert source.rows[:] == {"text": cells, "other": cells}
+        assert str(source.rows.data.schema.field("text").type) == "string"
+        chunks = [tables.encode(source.rows, at, min(at + 16, len(cells)), {}, fmt) for at in range(0, len(cells), 16)]
+    (tmp_path / "out").write_bytes(b"".join(chunks))
+    if fmt == "parquet":
+        tables.to_parquet(tmp_path / "out", tmp_path / "whole")
+        (tmp_path / "whole").replace(tmp_path / "out")
+    found = read(tmp_path / "in", (tmp_path / "out").read_bytes(), fmt)
+    for name in ("text", "other"):  # a CSV does not tell an empty cell from a missing one
+        assert [cell or None for cell in found[name]] == [cell or None for cell in cells]
 
 
 def test_json_has_no_word_for_nan_and_infinity():
@@ -141,11 +171,19 @@ def test_json_lines_come_back_as_they_are(tmp_path: Path, monkeypatch, size: int
             r"column 'n', in line 1 or after: an integer of more than 64",
         ),
         (b'{"text": "a", "n": 1}\n{"text": "b", "n": "x"}\n', r"column 'n', in line 1 or after: .*'x'"),
+        (b'{"text": "a"}\n\n{"text": "b \\ud83d c"}', r"line 3: '\\ud83d' is half of a surrogate pair"),
+        (rb'{"text": "a", "x": {"y": ["\uDE00"]}}', r"line 1: '\\ude00' is half"),
+        (rb'{"text": "a", "\ude00\ud83d": 1}', r"line 1: '\\ude00' is half"),
     ],
 )
 def test_json_lines_that_no_table_holds(tmp_path: Path, data: bytes, message: str):
     with pytest.raises(ValueError, match=f"can't be read as jsonl: {message}"):
         read(tmp_path / "in", data, "jsonl")
+
+
+def test_escapes_that_are_characters(tmp_path: Path):
+    data = rb'{"text": "\ud83d\uDE00 \u00e9", "\ud83d\ude00": "\\ud83d"}'
+    assert read(tmp_path / "in", data, "jsonl") == {"text": ["😀 é"], "😀": [r"\ud83d"]}
 
 
 def test_json_types_that_change_between_parts(tmp_path: Path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,27 @@ def test_multi_label_threshold_is_the_law_of_a_label(pipe: SurpriseZeroShotPipel
     assert [len(result["labels"]) for result in results] == (score >= 0.9).sum(dim=1).tolist()
     foreign = sum(label != own for result, own in zip(results, TRUTH, strict=True) for label in result["labels"])
     assert foreign / (2 * len(DOCUMENTS)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "words"),
+    [
+        (216, {"surprise_weight": 0.5, "multi_label": True}, "w = 0.500.*keeps its promise at surprise_weight=1 alone"),
+        (216, {"multi_label": True}, "w = 0.213.*keeps its promise at surprise_weight=1 alone"),
+        (100, {"surprise_weight": 1.0}, "has 100 documents, and a threshold takes 200"),
+        (100, {}, "w = 0.100.*keeps its promise at surprise_weight=1 alone"),
+        (216, {"surprise_weight": 1.0}, None),
+        (216, {"surprise_weight": 1.0, "multi_label": True}, None),
+        (100, {"surprise_weight": 1.0, "multi_label": True}, None),
+        (100, {"surprise_weight": 1.0, "estimator": "gaussian"}, None),
+    ],
+)
+def test_a_threshold_that_cannot_keep_its_promise_says_so(model, recwarn, documents, options, words):
+    pipe = SurpriseZeroShotPipeline(model)
+    pipe(DOCUMENTS[:2], list(SUBJECTS), threshold=0.9, ensemble=model.embed(DOCUMENTS[:documents])[0], **options)
+    found = [str(one.message) for one in recwarn]
+    assert len(found) == (words is not None)
+    assert words is None or re.search(words, found[0])
 
 
 def test_an_estimator_that_is_asked_for_stays(pipe: SurpriseZeroShotPipeline) -> None:

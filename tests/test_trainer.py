@@ -215,6 +215,16 @@ def test_lora(st_path, tmp_path):
     moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {name for name in before if "lora_" in name}
     trained = trainer.model.embed(TEXTS)[0]
+    with pytest.raises(ValueError, match="merge the adapter before saving"):
+        trainer.save_model()
+    for options in ({"save_strategy": "epoch"}, {"load_best_model_at_end": True, "metric_for_best_model": "loss"}):
+        if "load_best_model_at_end" in options:
+            options |= {"save_strategy": "epoch", "eval_strategy": "epoch"}
+        keeps = make(st_path, tmp_path / "keeps", evaluate=rows(4), **options)
+        keeps.model[0].auto_model = adapted
+        with pytest.raises(ValueError, match=r"merge the adapter.*save_strategy='no'"):
+            keeps.train()
+        assert not list((tmp_path / "keeps").glob("checkpoint-*"))
     trainer.model[0].auto_model = adapted.merge_and_unload()
     trainer.save_model()
     torch.testing.assert_close(SurpriseModel.from_pretrained(tmp_path, device="cpu").embed(TEXTS)[0], trained)
@@ -289,15 +299,17 @@ def test_checkpoints_are_pipelines_with_their_own_ensemble(st_path, tmp_path):
     torch.testing.assert_close(trainer.model.ensemble.mean, means[1], rtol=1e-6, atol=1e-8)
 
 
-def test_resume_gives_the_uninterrupted_result(st_path, tmp_path):
-    whole = make(st_path, tmp_path / "whole", num_train_epochs=3)
+@pytest.mark.parametrize("more", [{}, {"labels_per_step": 2, "per_device_train_batch_size": 3}])
+def test_resume_gives_the_uninterrupted_result(st_path, tmp_path, more):
+    """Of labels that are not all encoded in each step, what was known of the others comes back too."""
+    whole = make(st_path, tmp_path / "whole", num_train_epochs=3, **more)
     whole.train()
 
     class Interrupt(TrainerCallback):
         def on_epoch_end(self, args, state, control, **_):  # noqa: ARG002
             control.should_training_stop = state.epoch >= 2
 
-    options = {"num_train_epochs": 3, "save_strategy": "epoch"}
+    options = {"num_train_epochs": 3, "save_strategy": "epoch", **more}
     make(st_path, tmp_path / "part", trainer={"callbacks": [Interrupt()]}, **options).train()
     assert len(list((tmp_path / "part").glob("checkpoint-*/aims.safetensors"))) == 2
     resumed = make(st_path, tmp_path / "part", **options)

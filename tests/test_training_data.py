@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,6 +66,35 @@ def test_weights_are_of_the_training_set_alone(st_path, tmp_path):
     assert trainer.train_dataset["weight"][:] == [0.5] * 24
     assert trainer.eval_dataset.column_names == ["text", "label"]
     assert trainer.predict(rows(4).remove_columns("label")).predictions.shape == (6, 3)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, None, "2"])
+def test_a_wrong_weight_is_named_by_its_row(st_path, tmp_path, wrong):
+    data = [{"text": text, "label": label, "worth": 1.0} for text, label in zip(TEXTS, TARGETS, strict=True)]
+    data = {name: [row[name] for row in data] for name in data[0]}
+    data["worth"] = ["1"] * 24 if isinstance(wrong, str) else data["worth"]
+    data["worth"][0 if isinstance(wrong, str) else 3] = wrong
+    with pytest.raises(ValueError, match=r"weight of row [03] \(column 'worth'\) must be a finite number"):
+        make(st_path, tmp_path, data, weight_column="worth")
+
+
+def test_no_weight_at_all(st_path, tmp_path):
+    data = {"text": TEXTS, "label": TARGETS, "worth": [0] * 24}
+    with pytest.raises(ValueError, match=r"every weight is 0.*'worth'"):
+        make(st_path, tmp_path, data, weight_column="worth")
+
+
+def test_rows_without_weight_move_no_label(st_path, tmp_path):
+    """Neither in a step nor in the labels that are saved."""
+    wrong = {"text": [*TEXTS, *TEXTS], "label": [*TARGETS, *TARGETS[8:], *TARGETS[:8]], "worth": [1] * 24 + [0] * 24}
+    options = {"max_steps": 1, "per_device_train_batch_size": 48, "optim": "sgd", "learning_rate": 0.0}
+    right = make(st_path, tmp_path, **options)
+    mixed = make(st_path, tmp_path, wrong, weight_column="worth", **options)
+    for trainer in (right, mixed):
+        trainer.train()
+    vectors = [trainer.model.label_vectors(LABELS, trainer.template) for trainer in (right, mixed)]
+    torch.testing.assert_close(*vectors, rtol=0, atol=2e-4)
+    torch.testing.assert_close(*(trainer.loss.offset for trainer in (right, mixed)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("empty", [[], (), {"text": [], "label": []}, Dataset.from_dict({"text": [], "label": []})])

@@ -213,6 +213,11 @@ WRONG = {
     ),
     "mixed labels": ({"predictions": ["a", ["a"]], "references": ["a", "a"]}, r"predictions\[1\]"),
     "mixed references": ({"predictions": ["a", "b"], "references": [["a"], "b"]}, r"references\[1\]"),
+    "names on one side": (
+        {"predictions": ["sport", "news"], "references": [0, 1]},
+        "numbers on one side alone .*'sport', references '0'.*label_names",
+    ),
+    "names on the other side": ({"predictions": [["1"], []], "references": [["a"], ["b"]]}, "pass label_names"),
     "names twice": (
         {"predictions": ["a"], "references": ["a"], "label_names": ["a", "b", "a"]},
         r"label_names\[2\] is 'a', and so is an earlier one",

@@ -128,8 +128,10 @@ class SurpriseClassification(base.SurpriseMetric):
         truth = _known("references", references, names)
         if many:
             chosen = [_chosen(value, threshold) for value in predictions]
+            _check_kind([x for row in chosen for x in row], [x for row in truth for x in row], names)
             return _sets(_known("predictions", chosen, names), truth)
         best = [_best(row, value) for row, value in enumerate(predictions)]
+        _check_kind(best, truth, names)
         return _single(_known("predictions", best, names), truth)
 
     def _from_embeddings(
@@ -196,6 +198,20 @@ def _is_strings(column: list[Any]) -> bool:
     return all(isinstance(label, str) for row in column for label in row)
 
 
+def _check_kind(predictions: list[str], references: list[str], names: list[str] | None) -> None:
+    """Refuse names on one side and numbers alone on the other: they would all be wrong."""
+    sides = [[_is_number(label) for label in side] for side in (predictions, references)]
+    if names is None and all(sides) and any(all(one) and not any(two) for one, two in (sides, sides[::-1])):
+        raise ValueError(
+            f"labels are numbers on one side alone (predictions have {predictions[0]!r}, references {references[0]!r}):"
+            " pass label_names=[...]"
+        )
+
+
+def _is_number(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()
+
+
 def _known(name: str, column: list[Any], names: list[str] | None, closed: bool = False) -> list[Any]:
     """Labels by name; a number that is no name counts the names."""
     if names is None:
@@ -203,7 +219,7 @@ def _known(name: str, column: list[Any], names: list[str] | None, closed: bool =
     places = {str(i): label for i, label in enumerate(names)} | {label: label for label in names}
 
     def one(row: int, label: str) -> str:
-        if label not in places and (closed or label.lstrip("-").isdigit()):
+        if label not in places and (closed or _is_number(label)):
             raise ValueError(f"{name}[{row}] is {label!r}, which is none of the {len(names)} label_names")
         return places.get(label, label)
 
