@@ -202,13 +202,17 @@ def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[s
         "names": header,  # or pandas would call a column without a name otherwise
         "header": 0,
         "skiprows": blank,
-        # a converter sees the text of the cell, before it could become a number or a missing value
-        "converters": dict.fromkeys(header if exact else [field for field in header if field == column], str),
+        # a converter sees the text of the cell, before it could become a number
+        "converters": dict.fromkeys(header if exact else [field for field in header if field == column], _cell),
         "keep_default_na": False,  # "NA" and "null" may be documents; only an empty cell is a missing value
         "na_values": [""],
         "index_col": False,  # or surplus fields would make the first column row names, and shift the others
         "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
     }
+
+
+def _cell(text: str) -> str | None:
+    return text or None  # pandas 2 keeps what a converter gives, pandas 3 looks for missing values after it
 
 
 def _parquet_options(file: Path) -> dict[str, Any]:
