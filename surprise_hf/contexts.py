@@ -46,7 +46,9 @@ def as_context(
     encoder = None if model is None else model.encoder_name
     dim = dim if model is None else model.dim
     if isinstance(given, (str, os.PathLike)):
-        given = Ensemble.load(given, dim=dim, encoder=encoder)
+        path, given = given, Ensemble.load(given, dim=dim, encoder=encoder)
+        if model is not None and given.probe is not None:
+            model.check_probe(given.probe, f"the ensemble of {os.fspath(path)}")
     elif inputs.is_array(given):
         given = torch.as_tensor(given)
     elif not isinstance(given, Ensemble):

@@ -136,6 +136,7 @@ class Ensemble:
 
     Attributes:
         count: () float64; mean: (d,) float64; scatter: (d, d) float64, covariance times count.
+        probe: (d,) or None: what the encoder makes of one text, saved too; a model refuses another encoder's.
 
     Examples:
         >>> ens = Ensemble.from_embeddings(torch.randn(1000, 8))
@@ -162,6 +163,7 @@ class Ensemble:
         self._rows = torch.empty(0, dim, dtype=torch.float32, device=device)
         self._priority = torch.empty(0, dtype=torch.int64)  # of _rows, ascending
         self._eps = 0.0  # rounding of the coarsest embeddings seen
+        self.probe: Tensor | None = None
 
     @classmethod
     def from_embeddings(cls, emb: Tensor, *, precision: str = "fast", **kwargs: Any) -> Ensemble:
@@ -288,6 +290,7 @@ class Ensemble:
         self.count = total
         self._eps = max(self._eps, other._eps)
         self.encoder = self.encoder or other.encoder
+        self.probe = other.probe if self.probe is None else self.probe
         return self
 
     def _check_same(self, other: Ensemble) -> None:
@@ -340,6 +343,7 @@ class Ensemble:
             part.count, part.mean, part.scatter, part._rows = count, mean, scatter, rows[:kept]
             part._eps = float(eps)
             whole.merge(part)
+        whole.probe = self.probe
         self.__dict__.update(whole.__dict__)
         return self
 
@@ -376,7 +380,7 @@ class Ensemble:
         """The same statistics without the sample, whose rows are embeddings of single documents."""
         bare = Ensemble(self.dim, 0, self.normalize, self.encoder, self.seed, self.device)
         bare.count, bare.mean, bare.scatter = self.count.clone(), self.mean.clone(), self.scatter.clone()
-        bare._eps = self._eps
+        bare._eps, bare.probe = self._eps, self.probe
         return bare
 
     # --- files ---------------------------------------------------------------------------------------------------
@@ -393,6 +397,7 @@ class Ensemble:
         }
         tensors = {"count": self.count, "mean": self.mean, "scatter": self.scatter}
         tensors |= {"reservoir": self._rows, "priority": self._priority}
+        tensors |= {} if self.probe is None else {"probe": self.probe}
         ensemble_files.write(path, tensors, metadata)
 
     @classmethod
@@ -433,6 +438,9 @@ class Ensemble:
                     raise ValueError(f"{name} is {found.dtype} {tuple(found.shape)}")
                 setattr(ens, attribute, found)
             ens._priority = ens._priority.cpu()
+            ens.probe = tensors.get("probe")
+            if ens.probe is not None and ens.probe.shape != ens.mean.shape:
+                raise ValueError(f"probe is {tuple(ens.probe.shape)}")
             if not torch.isfinite(ens.scatter.sum() + ens.mean.sum() + ens.count):
                 raise ValueError("statistics are not finite")
         except (KeyError, ValueError) as error:

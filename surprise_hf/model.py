@@ -327,6 +327,7 @@ class SurpriseModel(ModelFiles):
             raise ValueError("none of the documents has any text, so there is nothing to fit an ensemble on")
         inputs.warn_cut(cut, len(ensemble) - before, "documents", self.max_seq_length)
         self.set_ensemble(ensemble)
+        ensemble.probe = self._probe
         return self
 
     def set_ensemble(self, ensemble: Ensemble | None) -> None:
@@ -340,6 +341,8 @@ class SurpriseModel(ModelFiles):
             raise TypeError(f"ensemble must be an Ensemble or None, got {type(ensemble).__name__}")
         if ensemble is not None:
             check_context(ensemble, self.dim, self.encoder_name)
+            if ensemble.probe is not None:
+                self.check_probe(ensemble.probe, "the ensemble")
         fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
         self.ensemble, self._last_fit = ensemble, None
         self.fitted = fitted  # after the ensemble whose size it notes

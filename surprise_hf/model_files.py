@@ -187,6 +187,19 @@ class ModelFiles(TextEncoder):
                 " encoder without it"
             ) from error
 
+    def check_probe(self, probe: Tensor, whose: str = "it") -> None:
+        """Refuse what another encoder made: `probe` (d,) is its embedding of one text.
+
+        Raises:
+            ValueError: this one embeds the text otherwise; the message begins with `whose`.
+        """
+        likeness = float(torch.cosine_similarity(probe.cpu().float(), self._encode([PROBE])[0].cpu().float(), dim=0))
+        if not likeness >= SAME_ENCODER:
+            raise ValueError(
+                f"{whose} belongs to another encoder, or to this one before it was trained"
+                f" (they embed one text with a cosine of {likeness:.2f})"
+            )
+
     def _read_surprise(self, config_path: Path, find: Any) -> None:
         config = json.loads(config_path.read_text(encoding="utf-8"))
         if not isinstance(config, dict) or config.get("format") != FORMAT:
@@ -200,12 +213,7 @@ class ModelFiles(TextEncoder):
             )
         tensors = _read_tensors(find(LABELS))
         self._probe = tensors.pop("probe")
-        likeness = float(torch.cosine_similarity(self._probe, self._encode([PROBE])[0].cpu(), dim=0))
-        if not likeness >= SAME_ENCODER:
-            raise ValueError(
-                "it belongs to another encoder, or to this one before it was trained"
-                f" (they embed one text with a cosine of {likeness:.2f})"
-            )
+        self.check_probe(self._probe)
         self.encoder_name = config["encoder"]
         self.hypothesis_template = inputs.check_template(config["hypothesis_template"])
         self._long_texts = windows.check_long_texts(config["long_texts"])

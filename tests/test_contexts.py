@@ -151,3 +151,36 @@ def test_documents_of_more_than_one_batch_have_one_bar(
     take([f"text {i}" for i in range(4)])
     take(f"text {i}" for i in range(9))
     assert bars == [("Documents", 9, not person), ("Documents", 4, True), ("Documents", None, not person)]
+
+
+def test_another_encoders_ensemble_is_refused_without_a_name_too(st_path: Path, tmp_path: Path) -> None:
+    """As that of the same folder before it was trained."""
+    before, after = (SurpriseModel(str(st_path), device="cpu").fit_ensemble(TEXTS) for _ in range(2))
+    with torch.no_grad():
+        for weight in after.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    assert before.encoder_name is None
+    before.ensemble.save(tmp_path / "one")
+    whole = Ensemble.load(tmp_path / "one")
+    assert torch.equal(whole.probe, before.ensemble.probe)
+    parts = [Ensemble(whole.dim).merge(whole), whole.without_reservoir()]
+    whole.save(tmp_path / "two")
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    words = "belongs to another encoder, or to this one before it was trained"
+    for ensemble in (whole, *parts):
+        SurpriseModel(str(st_path), device="cpu").set_ensemble(ensemble)
+        with pytest.raises(ValueError, match=f"the ensemble {words}"):
+            after.set_ensemble(ensemble)
+    assert len(as_context(tmp_path / "one", before)) == len(TEXTS)
+    with pytest.raises(ValueError, match=f"the ensemble of .*one {words}"):
+        as_context(tmp_path / "one", after)
+    with pytest.raises(ValueError, match=words):
+        after.fit_ensemble(TEXTS, update=True)
+    after.fit_ensemble(TEXTS).fit_ensemble(TEXTS, update=True)
+    made = Ensemble.from_embeddings(before.embed(TEXTS)[0])
+    made.save(tmp_path / "by hand")
+    assert len(as_context(tmp_path / "by hand", after)) == len(TEXTS)  # of which nothing tells the encoder
+    whole.probe = torch.ones(3)
+    whole.save(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"damaged ensemble file: probe is \(3,\)"):
+        Ensemble.load(tmp_path / "one")
