@@ -29,11 +29,11 @@ class ResumableTrainer(SurpriseTrainer):
     """
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if output_dir is not None and Path(output_dir).parent == Path(str(self.args.output_dir)):
+        if output_dir is None or Path(output_dir).parent != Path(str(self.args.output_dir)):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
             SentenceTransformer.save(self.model, output_dir, create_model_card=False)
             self._save_aims(output_dir)
-        else:
-            super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As in every Trainer, but what can't be written stops no training."""

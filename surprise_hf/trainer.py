@@ -174,6 +174,8 @@ class SurpriseTrainer(LabelTrainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """The model as a folder for the pipeline. The arguments are not pickled beside it."""
         del state_dict
+        if not self.args.should_save:  # from 5.24 on transformers calls this on every process
+            return
         if is_adapted(self.model):
             raise ValueError(ADAPTED)
         if self.is_in_train or self.state.global_step:  # the latter where the last fit was interrupted

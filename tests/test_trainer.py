@@ -19,6 +19,7 @@ from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArgument
 from surprise_hf.few_shot import accuracy_and_f1, aim_labels, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
+from surprise_hf.resuming import ResumableTrainer
 from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_same, load, make, rows, weights
 
 
@@ -323,6 +324,18 @@ def test_resume_gives_the_uninterrupted_result(st_path, tmp_path, more):
     other = make(st_path, tmp_path / "part", trainer={"labels": [*LABELS, "music"]}, **options)
     with pytest.raises(ValueError, match="was trained for other labels"):
         other.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("kind", [SurpriseTrainer, ResumableTrainer])
+def test_one_process_writes(st_path, tmp_path, monkeypatch, kind):
+    """Two that write one folder take each other's unfinished files."""
+    args = SurpriseTrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to="none", max_steps=1)
+    trainer = kind(load(st_path), args, rows())
+    trainer.train()
+    monkeypatch.setattr(SurpriseTrainingArguments, "should_save", property(lambda _: False))
+    for folder in (tmp_path / "elsewhere", tmp_path / "out" / "checkpoint-9"):
+        trainer.save_model(str(folder))
+        assert not folder.exists()
 
 
 def test_best_model_comes_back_with_its_ensemble(st_path, tmp_path):
