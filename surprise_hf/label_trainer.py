@@ -73,7 +73,6 @@ class LabelTrainer(SentenceTransformerTrainer):
         self._scoring: dict[str, Any] = {}  # options that labels are fitted with
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
-        self._aims: dict[str, Tensor] | None = None
         self._memory: dict[str, Tensor] = {}  # of the loss, as a checkpoint has it
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
@@ -192,7 +191,7 @@ class LabelTrainer(SentenceTransformerTrainer):
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
         if is_adapted(self.model) and (self.args.save_strategy != "no" or self.args.load_best_model_at_end):
             raise ValueError(f"{ADAPTED}; train with save_strategy='no' and without load_best_model_at_end")
-        self._fit_step, self._aims, self._memory = None, None, {}
+        self._fit_step, self._memory = None, {}
         try:
             result = super().train(*args, **kwargs)
         finally:
@@ -203,14 +202,16 @@ class LabelTrainer(SentenceTransformerTrainer):
         return result
 
     def _aim(self) -> None:
-        """What the loss sees documents and labels from, as the encoder is before training (`few_shot.aim_labels`)."""
-        mixed = self._columns.mix_examples and isinstance(self.train_dataset, Dataset)
-        if mixed and self._aims is None:  # else they are those of a checkpoint
-            found = aim_labels(*self._examples(), weight=self._weights())
-            self._aims = dict(zip(("offset", "centre"), found, strict=True))
-        self.loss.aim(**{name: x.to(self.args.device) for name, x in (self._aims or {}).items()})
+        """What the loss sees documents and labels from, as a checkpoint has it, or as the encoder is before training
+        (`few_shot.aim_labels`).
+        """
         if self._memory:
-            self.loss.remember(**{name: x.to(self.args.device) for name, x in self._memory.items()})
+            self.loss.remember({name: x.to(self.args.device) for name, x in self._memory.items()})
+        elif self._columns.mix_examples and isinstance(self.train_dataset, Dataset):
+            found = aim_labels(*self._examples(), weight=self._weights())
+            self.loss.aim(*(x.to(self.args.device) for x in found))
+        else:
+            self.loss.aim()
 
     def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""

@@ -158,12 +158,16 @@ class LabelMatrixLoss(nn.Module):
         self.offset, self.centre, self._known = offset, centre, None
 
     def memory(self) -> dict[str, Tensor]:
-        """What later steps know of earlier ones, for a checkpoint: nothing where each encodes all labels."""
-        return {} if self._known is None else {"known": self._known, "turn": torch.tensor(self._turn)}
+        """What a checkpoint needs beside the weights: what `aim` was given, and what later steps know of earlier ones
+        (nothing where each encodes all labels).
+        """
+        known = {} if self._known is None else {"known": self._known, "turn": torch.tensor(self._turn)}
+        return {name: x for name, x in (("offset", self.offset), ("centre", self.centre)) if x is not None} | known
 
-    def remember(self, known: Tensor, turn: Tensor) -> None:
+    def remember(self, memory: dict[str, Tensor]) -> None:
         """Go on from what `memory` gave."""
-        self._known, self._turn = known, int(turn)
+        self.aim(memory.get("offset"), memory.get("centre"))
+        self._known, self._turn = memory.get("known"), int(memory.get("turn", 0))
 
     def label_rows(self, vectors: Tensor, rows: Any = slice(None)) -> Tensor:
         """Embedded names (those of some labels) as the loss compares them."""

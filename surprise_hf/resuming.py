@@ -33,7 +33,7 @@ class ResumableTrainer(SurpriseTrainer):
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
             SentenceTransformer.save(self.model, output_dir, create_model_card=False)
-            self._save_aims(output_dir)
+            self._save_memory(output_dir)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As in every Trainer, but what can't be written stops no training."""

@@ -167,7 +167,7 @@ class Scorer:
     def fit(self, embeddings: Tensor) -> FittedLabels:
         """The labels against the context, fitted once; without a context, against `embeddings` (n, d)."""
         if self._fitted is None:
-            self._warn_if_small(len(embeddings) if self.context is None else len(self.context))
+            self._warn_of_limits(len(embeddings) if self.context is None else len(self.context))
             if self.is_stored:
                 fitted = self.model.fit_against(self.labels, self.template, self.all_options)
             else:
@@ -181,7 +181,8 @@ class Scorer:
     def _stored_options(self) -> dict[str, Any]:
         return self.model.fit_options if self.is_stored or self.model.stores(self.labels) else {}
 
-    def _warn_if_small(self, documents: int) -> None:
+    def _warn_of_limits(self, documents: int) -> None:
+        """Of an ensemble of so many documents: too few for the surprise score, or for what a threshold promises."""
         options = self.all_options
         given = options.get("weight")
         weight = crossover_weight(documents, given, options.get("n_cross", 1000))

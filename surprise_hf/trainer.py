@@ -31,7 +31,7 @@ from .training_data import LABEL, TEXT, WEIGHT, restore
 
 __all__ = ["SurpriseTrainer", "SurpriseTrainingArguments"]
 
-AIMS = "aims.safetensors"  # of a checkpoint
+MEMORY = "loss.safetensors"  # of a checkpoint
 
 
 class SurpriseTrainer(LabelTrainer):
@@ -182,13 +182,13 @@ class SurpriseTrainer(LabelTrainer):
             self._refit()
         path = str(output_dir or self.args.output_dir)
         self.model.save_pretrained(path)
-        self._save_aims(path)
+        self._save_memory(path)
 
-    def _save_aims(self, path: str) -> None:
-        """Of a checkpoint: what was found before it cannot be found again when training goes on."""
-        found = (self._aims or {}) | self.loss.memory() if self.is_in_train else {}
+    def _save_memory(self, path: str) -> None:
+        """Of a checkpoint: what the loss found before it cannot be found again when training goes on."""
+        found = self.loss.memory() if self.is_in_train else {}
         if found:
-            save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, AIMS))
+            save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, MEMORY))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint as it is, without what only resuming needs; the base class would pickle the arguments too."""
@@ -205,7 +205,7 @@ class SurpriseTrainer(LabelTrainer):
             commit_message=f"Training in progress, step {self.state.global_step}",
             token=self.args.hub_token,
             revision=self.args.hub_revision,
-            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json", AIMS],
+            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json", MEMORY],
             run_as_future=True,
         )
         jobs: Any = [job]
@@ -214,10 +214,8 @@ class SurpriseTrainer(LabelTrainer):
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
         """Weights, ensemble and labels; the base class loads the weights alone."""
         super()._load_from_checkpoint(checkpoint_path)
-        aims = Path(checkpoint_path, AIMS)
-        found = load_file(aims) if aims.exists() else {}
-        self._memory = {name: found.pop(name) for name in ("known", "turn") if name in found}
-        self._aims = found or None
+        memory = Path(checkpoint_path, MEMORY)
+        self._memory = load_file(memory) if memory.exists() else {}
         if Path(checkpoint_path, FOLDER, CONFIG).exists():
             name = self.model.encoder_name
             self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001

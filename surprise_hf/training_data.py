@@ -51,21 +51,23 @@ def prepare(
         dataset: a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns.
         dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels), or None.
         labels: the label set; None takes that of the rows.
-        text_column, label_column, weight_column: None finds them by their names.
+        text_column, label_column: None finds them by their names.
+        weight_column: of the training set, the only one whose weights count; None: all rows count alike.
 
     Returns:
         the rows, and the label set (None where neither it nor a label column was given).
 
     Raises:
-        ValueError: a column is not found (that of weights in the training set alone), there is no row, a label is not
-            in the label set, or a weight is not a finite number from 0 on; the message names the row.
+        ValueError: a column is not found, there is no row, a label is not in the label set, a weight is not a finite
+            number from 0 on (the message names the row), or all weights are 0.
     """
     rows, name = _as_dataset(dataset), dataset_name or "given"
     if not len(rows):
         raise ValueError(f"the {name} dataset has no rows")
     text_at = _find(rows, name, text_column, TEXT_COLUMNS, "text")
     label_at = _find(rows, name, label_column, LABEL_COLUMNS, "label")
-    weight_at = None if weight_column is None else _find(rows, name, weight_column, (), "weight")
+    weighted = weight_column is not None and dataset_name == "train"
+    weight_at = _find(rows, name, weight_column, (), "weight") if weighted else None
     assert text_at is not None
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_at])]
     columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}

@@ -312,12 +312,12 @@ def test_resume_gives_the_uninterrupted_result(st_path, tmp_path, more):
 
     options = {"num_train_epochs": 3, "save_strategy": "epoch", **more}
     make(st_path, tmp_path / "part", trainer={"callbacks": [Interrupt()]}, **options).train()
-    assert len(list((tmp_path / "part").glob("checkpoint-*/aims.safetensors"))) == 2
+    assert len(list((tmp_path / "part").glob("checkpoint-*/loss.safetensors"))) == 2
     resumed = make(st_path, tmp_path / "part", **options)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.epoch == 3
     resumed.save_model()
-    assert not (tmp_path / "part" / "aims.safetensors").exists()
+    assert not (tmp_path / "part" / "loss.safetensors").exists()
     assert_same(weights(resumed.model), weights(whole.model), rtol=1e-6, atol=1e-7)
     assert resumed.model.candidate_labels == LABELS
     torch.testing.assert_close(resumed.model.ensemble.mean, whole.model.ensemble.mean, rtol=1e-5, atol=1e-7)

@@ -65,6 +65,8 @@ def test_weights_are_of_the_training_set_alone(st_path, tmp_path):
     trainer = make(st_path, tmp_path, data, rows(), weight_column="worth")
     assert trainer.train_dataset["weight"][:] == [0.5] * 24
     assert trainer.eval_dataset.column_names == ["text", "label"]
+    same = make(st_path, tmp_path, data, rows().add_column("worth", [0.0] * 24), weight_column="worth")
+    assert same.eval_dataset.column_names == ["text", "label"]
     assert trainer.predict(rows(4).remove_columns("label")).predictions.shape == (6, 3)
 
 
