@@ -310,6 +310,17 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=dim)
 
 
+def _faiss(engine: str) -> Any:
+    """The module, which is optional. An engine that held it could not be copied."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            f"engine={engine!r} needs FAISS, which is not installed: pip install 'surprise-hf[faiss]'"
+        ) from error
+    return faiss
+
+
 class FaissEngine:
     """A FAISS inner-product index (flat, HNSW or IVF); it holds its own copy of the scaled vectors.
 
@@ -321,13 +332,8 @@ class FaissEngine:
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise ImportError(
-                f"engine={name!r} needs FAISS, which is not installed: pip install 'surprise-hf[faiss]'"
-            ) from error
-        self._faiss, self.name, self.options = faiss, name, options
+        _faiss(name)  # says at once where it is missing
+        self.name, self.options = name, options
         self.wants_unit = name == "faiss-hnsw"
         self._index: Any = None
         self._exact = ExactEngine()
@@ -336,7 +342,8 @@ class FaissEngine:
 
     def build(self, rows: Rows, form: Form) -> None:
         """As `Engine.build`; HNSW takes n log n, IVF trains its lists first."""
-        faiss, dim, product = self._faiss, rows.dim, self._faiss.METRIC_INNER_PRODUCT
+        faiss, dim = _faiss(self.name), rows.dim
+        product = faiss.METRIC_INNER_PRODUCT
         if self.name == "faiss-flat":
             self._index = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_bf16, product)
             self._index.train(np.empty((0, dim), dtype=np.float32))  # there is nothing to learn
@@ -352,10 +359,16 @@ class FaissEngine:
             trained = rows.take(sample.numpy())
             self._index.train(chosen.rows(trained, 0).cpu().numpy())
         self._longest = self._lost = 0.0
-        self.extend(rows, form, 0)
+        self._fill(rows, form, 0)
 
     def extend(self, rows: Rows, form: Form, start: int) -> None:
         """As `Engine.extend`."""
+        if self._index.ntotal == start:
+            self._fill(rows, form, start)
+        else:  # this was interrupted before
+            self.build(rows, form)
+
+    def _fill(self, rows: Rows, form: Form, start: int) -> None:
         self._form = form
         self._exact.build(rows, form)
         for first, part in rows.parts(start):
@@ -398,7 +411,7 @@ class FaissEngine:
         return best.to(queries.device), rows.to(queries.device)
 
     def _options(self, k: int, allowed: Tensor | None) -> Any:
-        faiss = self._faiss
+        faiss = _faiss(self.name)
         if self.name == "faiss-flat" and allowed is None:
             return None
         selector = None

@@ -140,7 +140,7 @@ class Ranker:
         if self.direction == "documents":
             moments = np.empty((2, len(self.rows)))  # at once: kept pieces would cut the memory between them to pieces
             if self._moments is not None:
-                moments[:, :known] = self._moments
+                moments[:, :known] = self._moments[:, :known]  # more, where this was interrupted before
             for start, rows in self.rows.parts(known):
                 moments[:, start : start + len(rows)] = _numpy(torch.stack(self._context.moments(rows)))
             self._moments = moments

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from surprise_hf import SurpriseIndex
-from surprise_hf.engines import ENGINES, Form, Rows, make_engine
+from surprise_hf.engines import ENGINES, FaissEngine, Form, Rows, make_engine
 from surprise_hf.ops import _reference
 from tests.index_data import clouds, ids_of, z_matrix
 
@@ -67,6 +70,45 @@ def test_faiss_finds_what_the_exact_engine_finds(engine: str) -> None:
         assert found == exact
     recall = np.mean([len(set(ids_of(a)) & set(ids_of(b))) / 10 for a, b in zip(found, exact, strict=True)])
     assert recall > 0.9
+
+
+@pytest.mark.parametrize("engine", FAISS)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))])
+def test_a_copy_with_faiss_finds_the_same_and_grows_by_itself(copied: Callable, engine: str) -> None:
+    queries = clouds(5, seed=1)
+    index = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(clouds(1000))
+    found = index.search(queries)
+    again = copied(index)
+    assert again.search(queries) == found
+    again.add(queries)
+    assert sorted(ids_of(again.search(queries[0], k=1005))) == list(range(1005))
+    assert index.search(queries) == found
+
+
+@pytest.mark.parametrize("known", [0, 1000])
+@pytest.mark.parametrize("engine", FAISS)
+def test_faiss_that_was_interrupted_while_it_took_rows(engine: str, known: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row twice, none left out."""
+    documents, queries = clouds(6000), clouds(5, seed=1)
+    whole = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(documents).search(queries, k=6000)
+    index = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine)
+    if known:
+        index.add(documents[:known]).search(queries)
+    index.add(documents[known:])
+    add = FaissEngine._add
+
+    def interrupted(self: FaissEngine, vectors: torch.Tensor) -> None:
+        add(self, vectors)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FaissEngine, "_add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index.search(queries)
+    found = index.search(queries, k=6000)
+    assert [sorted(ids_of(hits)) for hits in found] == [list(range(6000))] * 5
+    assert [ids_of(hits) for hits in found] == [ids_of(hits) for hits in whole]
+    assert index._engine._index.ntotal == 6000
 
 
 @pytest.mark.parametrize("engine", FAISS)
