@@ -7,6 +7,9 @@ compiler and pybind11, neither torch nor CUDA.
 `libhost_op.so`: the CUDA library itself, its sources compiled by the C++ compiler with blocks of fibers in the place of
 the GPU's, as torch.ops.surprise_hf_host.* on CPU tensors. Needs torch.
 
+`libemulated_op.so`: the CPU library with the kernels of AVX-512 and of the matrix unit, their instructions in plain
+C++, as torch.ops.surprise_hf_emulated.*. Needs torch and an x86 processor with AVX2.
+
     python csrc/testing/build.py
 """
 
@@ -56,16 +59,30 @@ def build_bodies() -> Path:
 
 def build_host_op() -> Path:
     """The whole CUDA op on the host, to be opened with torch.ops.load_library. Returns and raises as above."""
+    return _compile_op("host", [], sorted((CSRC / "cuda").glob("*.cu")))
+
+
+def build_emulated_op() -> Path:
+    """The CPU op with kernels for processors that need not be here. Returns and raises as above."""
+    names = ("ops", "loss", "search", "kernel_avx512", "kernel_amx")
+    sources = [CSRC / "testing/emulated_dispatch.cpp", *(CSRC / f"cpu/{name}.cpp" for name in names)]
+    # GCC warns of how vectors longer than the processor's are passed
+    flags = ["-O2", "-mavx2", "-mfma", "-Wno-psabi", "-include", "testing/emulated_x86.h"]
+    return _compile_op("emulated", flags, sources)
+
+
+def _compile_op(kind: str, flags: list[str], sources: list[Path]) -> Path:
+    """A library of torch.ops.surprise_hf_<kind>."""
     import torch
 
     root = Path(torch.__file__).parent
-    target = ["-DTORCH_TARGET_VERSION=0x020a000000000000", "-Dsurprise_hf=surprise_hf_host"]
+    target = ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-Dsurprise_hf=surprise_hf_{kind}"]
     include = ["-isystem", str(root / "include"), f"-I{sysconfig.get_path('include')}"]
-    sources = [CSRC / "bindings.cpp", *sorted((CSRC / "cuda").glob("*.cu"))]
-    link = [f"-L{root / 'lib'}", "-ltorch_cpu"]
-    return _compile("libhost_op.so", [*target, *include, "-x", "c++", *map(str, sources), "-x", "none", *link])
+    files = ["-x", "c++", str(CSRC / "bindings.cpp"), *map(str, sources), "-x", "none"]
+    return _compile(f"lib{kind}_op.so", [*flags, *target, *include, *files, f"-L{root / 'lib'}", "-ltorch_cpu"])
 
 
 if __name__ == "__main__":
     build_bodies()
     build_host_op()
+    build_emulated_op()

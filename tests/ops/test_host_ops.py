@@ -1,6 +1,8 @@
-"""The whole CUDA library, the code around its kernels included, run on the host block by block (csrc/testing/build.py).
+"""Whole libraries for hardware that need not be here, played on the host (csrc/testing/build.py).
 
-What test_cuda.py asks of a GPU, in small: each thread of each block is a fiber, so shapes stay under a few tiles.
+That of CUDA, the code around its kernels included, run block by block, and that of the CPU with the kernels of AVX-512
+and of the matrix unit. What test_values.py and test_cuda.py ask of the real ones, in small: each thread of each block
+is a fiber, each instruction a loop, so shapes stay under a few tiles.
 """
 
 import math
@@ -30,12 +32,30 @@ SHAPES = [
 SHAPES += [(30, 300, 16)]
 
 
-@pytest.fixture(scope="module")
-def op():
-    build = runpy.run_path(str(Path(__file__).resolve().parents[2] / "csrc/testing/build.py"))["build_host_op"]
-    if not hasattr(torch.ops.surprise_hf_host, "cosine_surprise"):
-        torch.ops.load_library(str(build()))
-    return torch.ops.surprise_hf_host
+BUILD = Path(__file__).resolve().parents[2] / "csrc/testing/build.py"
+VECTORS = ["amx", "avx512"] if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") else []
+
+
+def library(kind):
+    """torch.ops.surprise_hf_<kind>, built on first use."""
+    found = getattr(torch.ops, f"surprise_hf_{kind}")
+    if not hasattr(found, "cosine_surprise"):
+        torch.ops.load_library(str(runpy.run_path(str(BUILD))[f"build_{kind}_op"]()))
+    return found
+
+
+@pytest.fixture(params=["cuda", *VECTORS])
+def op(request, monkeypatch):
+    if request.param == "cuda":
+        return library("host")
+    monkeypatch.setenv("SURPRISE_HF_CPU", request.param)
+    return library("emulated")
+
+
+@pytest.fixture(params=VECTORS)
+def vector_op(request, monkeypatch):
+    monkeypatch.setenv("SURPRISE_HF_CPU", request.param)
+    return library("emulated")
 
 
 # The NaN of a GPU's arithmetic, on whose bits a careless carry runs into the sign
@@ -251,18 +271,25 @@ def test_nothing_is_read_outside_the_inputs(op, shape, dtype, end):
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
 
 
+def in_chains(keys, queries, length):
+    """Cosines in float32, the products of so many columns summed one after another, as a BLAS sums them."""
+    k, q = (torch.nn.functional.normalize(x, dim=1) for x in (keys, queries))
+    sums = []
+    for first in range(0, k.shape[1], length):
+        sums.append(torch.zeros(len(k), len(q)))
+        for i in range(first, min(first + length, k.shape[1])):
+            sums[-1].addcmul_(k[:, i, None], q[:, i])
+    return torch.stack(sums).sum(dim=0)
+
+
 def test_float32_stays_as_accurate_as_plain_float32_on_the_coarsest_tensor_core(op):
     """Three tf32 products against float32 sums in chains of 384, as a BLAS has them (torch's own differ from one CPU to
     another: 192 on some, 384 on others); the host's block cuts sums as early tensor cores do.
     """
     keys, queries = rows(128, 768, torch.float32, 1), rows(16, 768, torch.float32, 2)
     want = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")[0]
-    k, q = (torch.nn.functional.normalize(x, dim=1) for x in (keys, queries))
-    chains = torch.zeros(2, 128, 16)
-    for i in range(384):
-        for part in range(2):
-            chains[part].addcmul_(k[:, i + 384 * part, None], q[:, i + 384 * part])
-    assert rms(op.cosine_surprise(keys, queries, output="cosine")[0], want) <= 1.1 * rms(chains.sum(dim=0), want)
+    got = op.cosine_surprise(keys, queries, output="cosine")[0]
+    assert rms(got, want) <= 1.1 * rms(in_chains(keys, queries, 384), want)
 
 
 def test_plain_dot_products(op):
@@ -341,3 +368,67 @@ def test_focal_loss_is_finite_at_the_edges(op, probability, dtype):
         loss, cross_entropy, slope = op.weighted_focal_loss(keys, queries, positive, probability=probability)
         grads = op.weighted_focal_loss_backward(torch.ones((), dtype=slope.dtype), keys, queries, slope)
         assert all(x.isfinite().all() for x in (loss, cross_entropy, slope, *grads))
+
+
+# --- the CPU's kernels alone ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [256, 768])
+def test_float32_is_as_accurate_as_plain_float32_in_short_chains(vector_op, d):
+    keys, queries = rows(128, d, torch.float32, 1), rows(40, d, torch.float32, 2)
+    want = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")[0]
+    got = vector_op.cosine_surprise(keys, queries, output="cosine")[0]
+    assert rms(got, want) <= 1.1 * rms(in_chains(keys, queries, 128), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(200, 16, 384), (99, 29, 200), (97, 14, 1024), (101, 3, 1024)], ids=str)
+def test_long_rows(vector_op, shape, dtype):
+    n, m, d = shape
+    keys, queries = rows(n, d, dtype, 1), rows(m, d, dtype, 2)
+    want = ops.cosine_surprise(exact(keys), exact(queries), output="cosine", impl="reference")
+    near = 1e-14 if dtype == torch.float64 else 5e-7
+    for got, expected in zip(vector_op.cosine_surprise(keys, queries, output="cosine"), want, strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=near)
+    z, mean, std = vector_op.cosine_surprise(keys, queries, output="z")
+    values, index = vector_op.surprise_topk(keys, queries, mean, std, 3, output="z")
+    assert torch.equal(index, z.argsort(dim=1, descending=True, stable=True)[:, :3])
+    assert torch.equal(values, z.gather(1, index))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(33, 3, 64), (97, 16, 32), (200, 5, 100), (300, 40, 96)], ids=str)
+def test_search(vector_op, shape, dtype):
+    n, m, d = shape
+    keys, queries = (torch.nn.functional.normalize(rows(count, d, dtype, count).double()).to(dtype) for count in (n, m))
+    margin = torch.linspace(0, 0.1, m, dtype=torch.float64)
+    scale = torch.linspace(0.5, 1.5, n, dtype=ops.compute_dtype(dtype))
+    for given in (None, scale):
+        bounds = (exact(queries) @ exact(keys).T + margin[:, None]) * (1 if given is None else exact(given))
+        values, index = vector_op.search_topk(keys, queries, margin, given, 9)
+        best = bounds.topk(9, dim=1).values
+        error = 1e-13 if dtype == torch.float64 else 2e-6
+        torch.testing.assert_close(values.double(), best, rtol=0, atol=error)
+        torch.testing.assert_close(bounds.gather(1, index), best, rtol=0, atol=error)
+        assert all(len(found.unique()) == 9 for found in index)
+
+
+def test_gathered_products(vector_op):
+    keys, queries = rows(30, 70, torch.float32, 1), rows(3, 70, torch.float64, 2)
+    index = torch.arange(24).view(3, 8) - 1
+    want = (keys.double()[index] @ queries[:, :, None]).squeeze(2).masked_fill(index < 0, 0)
+    got = vector_op.gathered_products(*ops.split_halves(keys), index, queries)
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-12)
+
+
+@pytest.mark.parametrize("exactly", [False, True])
+@pytest.mark.parametrize("shape", [(900, 150), (70, 400)], ids=str)
+def test_scatter_of_several_panels(vector_op, shape, exactly):
+    b, d = shape
+    state = [torch.zeros(s, dtype=torch.float64) for s in ((), (d,), (d, d))]
+    batch = rows(b, d, torch.float32, 3)
+    vector_op.ensemble_update(*state, batch, exact=exactly)
+    unit = torch.nn.functional.normalize(batch.double(), dim=1)
+    centred = unit - unit.mean(0)
+    torch.testing.assert_close(state[1], unit.mean(0), rtol=0, atol=1e-15 if exactly else 1e-7)
+    torch.testing.assert_close(state[2], centred.T @ centred, rtol=0, atol=(1e-12 if exactly else 6e-7) * b / d)
