@@ -87,7 +87,9 @@ def test_a_copy_with_faiss_finds_the_same_and_grows_by_itself(copied: Callable, 
 
 @pytest.mark.parametrize("known", [0, 1000])
 @pytest.mark.parametrize("engine", FAISS)
-def test_faiss_that_was_interrupted_while_it_took_rows(engine: str, known: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faiss_that_was_interrupted_while_it_took_rows(
+    engine: str, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No row twice, none left out."""
     documents, queries = clouds(6000), clouds(5, seed=1)
     whole = SurpriseIndex(ensemble=clouds(4000, seed=2), engine=engine).add(documents).search(queries, k=6000)

@@ -218,7 +218,8 @@ def test_dot_products_out_of_range(n: int, dtype: torch.dtype, precision: str, s
     small = rows(n, dtype=torch.float64)
     big, ens = (small * scale).to(dtype), Ensemble(12, normalize=False).update(rows(50))
     before = bits(ens.without_reservoir())
-    if scale == 1e170 or (precision == "fast" and dtype == torch.float32):
+    squared = ops.build_info()["cpu_features"] != "amx"  # whose digits never leave their range
+    if scale == 1e170 or (precision == "fast" and dtype == torch.float32 and squared):
         advice = 'or pass precision="exact"' if dtype == torch.float32 else "scale the rows$"
         with pytest.raises(ValueError, match=rf"emb: the squares of \de\+\d+ are out of range: .*{advice}"):
             ens.update(big, precision=precision)

@@ -110,6 +110,33 @@ def test_gradient(probability, gamma, balanced):
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("probability", PROBABILITIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gradient_at_the_ends_is_that_of_the_reference(dtype, probability):
+    """Rows of zeros get none; a pair that is too alike for its dtype keeps its slope."""
+    keys, queries, positive = batch(6, 4, 8, torch.float64)
+    with torch.no_grad():
+        keys, queries = keys + 0.5, queries + 0.5
+        keys[1], queries[2] = 0, 0
+        queries[1] = keys[2] + 0.01 * keys[3]
+    keys, queries = (x.to(dtype).requires_grad_() for x in (keys, queries))
+    positive[:, 0] = False
+    found = [
+        torch.autograd.grad(
+            weighted_focal_loss(keys, queries, positive, probability=probability, impl=impl)[0], (keys, queries)
+        )
+        for impl in ("auto", "reference")
+    ]
+    assert (found[0][0][1] == 0).all()
+    assert (found[0][1][2] == 0).all()
+    assert found[0][0][2].abs().max() > 0
+    kind = torch.finfo(dtype)
+    tolerance = {torch.float64: 1e-10, torch.float32: 2e-2}.get(dtype, 4 * kind.eps)
+    for ours, theirs in zip(*found, strict=True):
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=0, atol=tolerance * scale)
+
+
 # no vector, one and several with a tail; more labels than fit in a packed block; dot form forward and backward
 @pytest.mark.parametrize("shape", [(9, 2, 3), (40, 3, 5), (1, 16, 8), (17, 33, 100), (64, 150, 33), (3, 2900, 768)])
 @pytest.mark.parametrize("dtype", FLOATS)

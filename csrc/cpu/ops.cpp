@@ -123,6 +123,18 @@ void score_pass(const Rows& keys, const Rows& queries, const double* mean, const
   });
 }
 
+// NaN has filled no slot. Every number is in one then: NaN is what is left, the lower index first.
+template <class T>
+void fill_with_nan(T* value, int64_t* index, int64_t filled, int64_t k, int64_t m) {
+  std::vector<bool> taken(m);
+  for (int64_t i = 0; i < filled; ++i) taken[index[i]] = true;
+  for (int64_t q = 0; filled < k; ++q) {
+    if (taken[q]) continue;
+    index[filled] = q;
+    value[filled++] = std::numeric_limits<T>::quiet_NaN();
+  }
+}
+
 template <class T>
 void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const double* std, int64_t k, T* value,
                int64_t* index, Output output) {
@@ -149,13 +161,10 @@ void topk_pass(const Rows& keys, const Rows& queries, const double* mean, const 
   const std::vector<double> zeros(k, 0.0), ones(k, 1.0);
   const ColumnStore<T> standard(zeros.data(), ones.data(), k);  // z is its own z
   for_parts(parts_of(keys.n, 64 * k), [&](int64_t, int64_t begin, int64_t end) {
-    for (int64_t i = begin * k; i < end * k; ++i) {
-      if (index[i] == kEmpty) {  // a row with NaN fills no slot: its indices stay valid and its values say NaN
-        index[i] = i % k;
-        value[i] = std::numeric_limits<T>::quiet_NaN();
-      } else if (output == Output::kCosine) {
-        value[i] = similarity[i];
-      }
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t *row = index + i * k, *empty = std::find(row, row + k, kEmpty);
+      if (output == Output::kCosine) std::copy_n(&similarity[i * k], k, value + i * k);
+      if (empty != row + k) fill_with_nan(value + i * k, row, empty - row, k, queries.n);
     }
     table<T>().finish(value + begin * k, end - begin, k, standard.columns(), output);
   });

@@ -1,4 +1,5 @@
-// The k best queries of each key by z, lower index first among equals. One warp per row; the row stays in the cache.
+// The k best queries of each key by z, lower index first among equals, NaN last. One warp per row; the row stays in the
+// cache.
 #pragma once
 
 #include "cuda/rows.cuh"
@@ -10,7 +11,7 @@ struct Ranked {
   T z;
   int64_t index;
 
-  // Strict order; NaN ranks with +inf.
+  // Strict order.
   SHF_BLOCK bool before(const Ranked& other) const { return z > other.z || (z == other.z && index < other.index); }
 };
 
@@ -32,11 +33,10 @@ SHF_BLOCK void topk_body(Block& block, const TopkArgs<T>& args) {
   const T* psi = args.psi + row * args.m;
   Ranked<T> last{static_cast<T>(HUGE_VAL), -1};
   for (int64_t p = 0; p < args.k; ++p) {
-    Ranked<T> best{-static_cast<T>(HUGE_VAL), args.m};  // after every real candidate
+    Ranked<T> best{-static_cast<T>(HUGE_VAL), 2 * args.m};  // after every candidate
     for (int64_t q = lane; q < args.m; q += kWarpSize) {
-      T z = standardize(psi[q], args.columns[q]);
-      if (z != z) z = static_cast<T>(HUGE_VAL);
-      const Ranked<T> candidate{z, q};
+      const T z = standardize(psi[q], args.columns[q]);
+      const Ranked<T> candidate = z == z ? Ranked<T>{z, q} : Ranked<T>{-static_cast<T>(HUGE_VAL), args.m + q};
       if (last.before(candidate) && candidate.before(best)) best = candidate;
     }
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
@@ -45,10 +45,10 @@ SHF_BLOCK void topk_body(Block& block, const TopkArgs<T>& args) {
     }
     last = best;
     if (lane == 0) {
-      const T x = psi[best.index];
-      const T z = standardize(x, args.columns[best.index]);
-      args.values[row * args.k + p] = from_z(x, z, args.output);
-      args.indices[row * args.k + p] = best.index;
+      const int64_t index = best.index % args.m;
+      const T x = psi[index], z = standardize(x, args.columns[index]);
+      args.values[row * args.k + p] = z == z ? from_z(x, z, args.output) : z;
+      args.indices[row * args.k + p] = index;
     }
   }
 }

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from . import _loader
 from . import _reference as ref
-from ._autograd import CALLS
+from ._autograd import CALLS, is_transformed
 from ._loader import OPS, build_info
 from ._reference import (
     OUTPUTS,
@@ -106,11 +106,11 @@ def _check_output(output: str) -> None:
 
 
 def _backend(name: str, impl: str) -> Callable[..., Any]:
-    if impl == "auto":
-        return CALLS.get(name) or getattr(OPS, name)
-    if impl == "reference":
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
+    if impl == "reference" or is_transformed():
         return getattr(ref, name)
-    raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
+    return CALLS.get(name) or getattr(OPS, name)
 
 
 def cosine_surprise(
@@ -187,7 +187,8 @@ def surprise_topk(
 ) -> tuple[Tensor, Tensor]:
     """The k most surprising queries of each key, best first, without the (n, m) matrix.
 
-    The order is that of z, so it holds where scores have rounded to 1; among equal z the lower index comes first.
+    The order is that of z, so it holds where scores have rounded to 1; among equal z the lower index comes first. A z
+    that is NaN comes last, and its value is NaN.
 
     Args as in `surprise_from_moments`, and k: 1 <= k <= m.
 
@@ -413,6 +414,7 @@ def weighted_focal_loss(
         "delta": delta,
         "balanced": balanced,
     }
-    if impl == "reference":  # the op's own reference has its gradient written out; autograd differentiates this one
+    # the op's own reference has its gradient written out; autograd differentiates this one
+    if impl == "reference" or is_transformed():
         return ref.focal_loss(keys, queries, positive, weight, **options)
     return _backend("weighted_focal_loss", impl)(keys, queries, positive, weight, **options)

@@ -37,8 +37,7 @@ def unit_rows(x: Tensor, normalize: bool = True) -> Tensor:
     peak = x.detach().abs().amax(dim=1, keepdim=True)
     x = x / torch.where(peak > 0, peak, torch.ones_like(peak))
     squares = (x * x).sum(dim=1, keepdim=True)
-    zero = squares == 0
-    return x / torch.where(zero, torch.ones_like(squares), squares).sqrt()
+    return x / squares.masked_fill(squares == 0, math.inf).sqrt()  # no gradient for a zero row, as `grad_rows`
 
 
 def grad_rows(x: Tensor, unit: Tensor, grad_unit: Tensor, normalize: bool = True) -> Tensor:
@@ -128,9 +127,10 @@ def surprise_topk(
 ) -> tuple[Tensor, Tensor]:
     psi = unit_rows(keys, normalize) @ unit_rows(queries, normalize).T
     z = standardize(psi, mean, std).to(psi.dtype)
-    # a stable sort puts the lower index first among equals, as the kernels do
-    order = z.detach().argsort(dim=1, descending=True, stable=True)[:, :k]
-    return from_z(psi.gather(1, order), z.gather(1, order), output), order
+    # a stable sort puts the lower index first among equals, as the kernels do, and an ascending one NaN last
+    order = (-z.detach()).argsort(dim=1, stable=True)[:, :k]
+    z = z.gather(1, order)
+    return from_z(psi.gather(1, order), z, output).masked_fill(z.isnan(), math.nan), order
 
 
 def search_topk(
@@ -239,14 +239,16 @@ def _probability(cos: Tensor, kind: str, delta: float, coarse: float) -> _Matrix
     `coarse` is the rounding of the embeddings: a cosine closer than that to 1 (half precision: to 0 too) is not
     known to differ from it. At p = 1 the slope stays, so that a wrong pair leaves; below 0 ReLU has none.
     """
+    least = 0.0
     if kind == "relu":
-        shifted = cos + delta
-        p = shifted.clamp(coarse if coarse > 1e-4 else min(delta, 1e-10), 1 - coarse)
-        slope = (shifted > 0).to(cos.dtype)
+        free = torch.relu(cos + delta)
+        slope = (free > 0).to(cos.dtype)
+        least = coarse if coarse > 1e-4 else min(delta, 1e-10)
     else:
-        p = (torch.nn.functional.softplus(cos * SHARPNESS) / SHARPNESS).clamp(max=1 - coarse)
+        free = torch.nn.functional.softplus(cos * SHARPNESS) / SHARPNESS
         slope = torch.sigmoid(cos * SHARPNESS)
-    return p, slope, slope / p
+    p = free.detach().clamp(least, 1 - coarse)
+    return p + (free - free.detach()), slope, slope / p  # for autograd, too, the slope is that of `free`
 
 
 def _cross_entropy(p: Tensor, positive: Tensor, epsilon: float) -> _Matrix:

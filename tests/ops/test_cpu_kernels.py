@@ -97,6 +97,19 @@ def test_tile_product(bodies, type_name, n, m, d, normalize, seed, data):
         assert np.isnan(got[end:]).all()
 
 
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("m", range(1, 17))
+def test_few_queries_of_long_rows(bodies, type_name, m):
+    """Whole blocks of rows against queries that the first-level cache does not hold together."""
+    dtype, eps = TYPES[type_name]
+    random = np.random.default_rng(m)
+    keys, queries = (random.standard_normal((n, 1300)).astype(dtype) for n in (200, m))
+    k, q = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (keys.astype(np.float64), queries.astype(np.float64)))
+    for features in bodies.cpu_sets():
+        got = getattr(bodies, f"tile_product_{type_name}")(features, keys, queries, 0, 200, True)
+        np.testing.assert_allclose(got, k @ q.T, rtol=0, atol=4 * eps)
+
+
 @pytest.mark.parametrize("type_name", ["bf16", *TYPES])
 @given(
     n=st.integers(1, 210),

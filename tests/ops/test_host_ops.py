@@ -217,6 +217,20 @@ def test_nan_rows_stay_in_their_row(op):
     assert ((indices >= 0) & (indices < 12)).all()
 
 
+@pytest.mark.parametrize("m", [4, 8, 12, 40])
+def test_topk_puts_nan_last(op, m):
+    keys, queries = rows(40, 16, torch.float32, 1), rows(m, 16, torch.float32, 2)
+    keys[3], queries[[0, m // 2]] = math.nan, math.nan
+    _, mean, std = op.cosine_surprise(keys[4:], queries)
+    z = op.surprise_from_moments(keys, queries, mean, std, output="z")
+    order = (-z).argsort(dim=1, stable=True)
+    for k in (1, m):
+        for output in ("z", "cosine"):
+            values, indices = op.surprise_topk(keys, queries, mean, std, k, output=output)
+            assert torch.equal(indices, order[:, :k])
+            assert torch.equal(values.isnan(), z.gather(1, order[:, :k]).isnan())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_infinities_count_by_their_signs_without_normalising(op, dtype):
     keys, queries = odd_rows(10, 33, dtype), odd_rows(9, 33, dtype).flip(0)

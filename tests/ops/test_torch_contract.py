@@ -149,6 +149,39 @@ def test_second_derivatives():
     assert torch.autograd.gradgradcheck(ops.cosine_moments, inputs)
 
 
+POSITIVE = torch.rand(12, 5, generator=torch.Generator().manual_seed(3)) < 0.3
+TRANSFORMED = {
+    "cosine_surprise": lambda keys: ops.cosine_surprise(keys, QUERIES)[0],
+    "cosine_moments": lambda keys: torch.stack(ops.cosine_moments(keys, QUERIES)),
+    "surprise_from_moments": lambda keys: ops.surprise_from_moments(keys, QUERIES, MEAN, STD),
+    "surprise_topk": lambda keys: ops.surprise_topk(keys, QUERIES, MEAN, STD, 2)[0],
+    "ensemble_moments": lambda keys: torch.stack(ops.ensemble_moments(keys[0], torch.eye(9).double(), keys)),
+    "weighted_focal_loss": lambda keys: ops.weighted_focal_loss(keys, QUERIES, POSITIVE)[0],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_derivatives_by_transforms(name):
+    """In forward mode and by torch.func they are those of backward, and not silently nothing."""
+    function, jacobian = TRANSFORMED[name], torch.autograd.functional.jacobian
+    near = {"rtol": 1e-9, "atol": 1e-9}
+    want = jacobian(function, KEYS)
+    assert want.abs().max() > 1e-3
+    torch.testing.assert_close(torch.func.jacrev(function)(KEYS), want, **near)
+    torch.testing.assert_close(torch.func.jacfwd(function)(KEYS), want, **near)
+
+    def total(keys):
+        return function(keys).square().sum()
+
+    torch.testing.assert_close(torch.func.grad(total)(KEYS), jacobian(total, KEYS), **near)
+    along = torch.linspace(-1, 1, KEYS.numel(), dtype=torch.float64).view_as(KEYS)
+    slope = (want * along).sum(dim=(-2, -1))
+    torch.testing.assert_close(torch.func.jvp(function, (KEYS,), (along,))[1], slope, **near)
+    with torch.autograd.forward_ad.dual_level():
+        out = function(torch.autograd.forward_ad.make_dual(KEYS, along))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(out).tangent, slope, **near)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradient_of_lower_precision_is_that_of_float64(dtype):
     keys, queries = KEYS.to(dtype), QUERIES.to(dtype)

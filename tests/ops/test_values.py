@@ -301,6 +301,29 @@ def test_nan_rows_stay_in_their_row(device):
 
 
 @devices
+@pytest.mark.parametrize("impl", ops.IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("m", [2, 3, 4, 6, 8, 12, 16, 40])
+def test_topk_puts_nan_last(m, dtype, impl, device):
+    """Whichever labels have no numbers, and however many are asked for: the others as if alone, no index twice."""
+    keys, queries = pair((40, m, 16), dtype, device)
+    keys[3] = float("nan")
+    for bad in ([0], [m // 2], [m - 1], [0, m // 2]):
+        some = queries.clone()
+        some[bad] = float("nan")
+        _, mean, std = ops.cosine_surprise(keys[4:], some)
+        for output in ("z", "cosine"):
+            matrix = ops.surprise_from_moments(keys, some, mean, std, output=output, impl=impl).double()
+            z = matrix if output == "z" else (matrix - mean) / std
+            order = (-z).argsort(dim=1, stable=True)  # NaN last
+            for k in {1, min(2, m), m}:
+                values, indices = ops.surprise_topk(keys, some, mean, std, k, output=output, impl=impl)
+                assert torch.equal(indices, order[:, :k])
+                got, want = values.double(), matrix.gather(1, order)[:, :k]
+                torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@devices
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("copies", [1, 2, 5])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
