@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from . import inputs
-from .ensemble import Ensemble, check_rows, same_encoder
+from .ensemble import Ensemble, check_rows
+from .same_encoder import same_name
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -45,15 +46,16 @@ def as_context(
     """
     encoder = None if model is None else model.encoder_name
     dim = dim if model is None else model.dim
+    whose = "the ensemble"
     if isinstance(given, (str, os.PathLike)):
-        path, given = given, Ensemble.load(given, dim=dim, encoder=encoder)
-        if model is not None and given.probe is not None:
-            model.check_probe(given.probe, f"the ensemble of {os.fspath(path)}")
+        whose, given = f"the ensemble of {os.fspath(given)}", Ensemble.load(given, dim=dim, encoder=encoder)
     elif inputs.is_array(given):
         given = torch.as_tensor(given)
     elif not isinstance(given, Ensemble):
         given = _embedded(given, model, batch_size)
     check_context(given, dim, encoder, dim_of)
+    if model is not None and isinstance(given, Ensemble) and given.probe is not None:
+        model.check_probe(given.probe, whose)
     return given
 
 
@@ -73,7 +75,7 @@ def check_context(
     if dim is not None and found != dim:
         raise ValueError(f"the ensemble has {found} dimensions, but {dim_of} {dim}")
     if isinstance(context, Ensemble):
-        if not same_encoder(encoder, context.encoder):
+        if not same_name(encoder, context.encoder):
             raise ValueError(
                 f"the ensemble is of the encoder {context.encoder!r}, not of {encoder!r}: build one with {encoder!r},"
                 f" or use {context.encoder!r}"

@@ -23,6 +23,7 @@ from torch import Tensor
 from . import ensemble_files, ops
 from .inputs import flag, positive_int
 from .ops import compute_dtype, sigma_floor, unit_rows
+from .same_encoder import same_name, same_probe
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -45,15 +46,6 @@ def _check_shape(name: str, rows: Tensor, dim: int | None) -> None:
         raise TypeError(f"{name} must have a floating dtype, got {rows.dtype}")
     if rows.dim() != 2 or (dim is not None and rows.shape[1] != dim):
         raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
-
-
-def same_encoder(one: str | None, other: str | None) -> bool:
-    """May embeddings of these two be compared? Not where both have names and these differ.
-
-    sentence-transformers takes the names of its own encoders without the owner too.
-    """
-    bare = [name and name.removeprefix("sentence-transformers/") for name in (one, other)]
-    return not all(bare) or bare[0] == bare[1]
 
 
 def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
@@ -299,10 +291,15 @@ class Ensemble:
                 f"these ensembles do not fit together: dim {self.dim} and {other.dim}, "
                 f"normalize {self.normalize} and {other.normalize}"
             )
-        if not same_encoder(self.encoder, other.encoder):
+        if not same_name(self.encoder, other.encoder):
             raise ValueError(
                 f"these ensembles come from different encoders, {self.encoder!r} and {other.encoder!r}: their "
                 "embeddings cannot be compared"
+            )
+        if not same_probe(self.probe, other.probe):
+            raise ValueError(
+                "these ensembles come from different encoders, or from one before and after it was trained: their"
+                " embeddings cannot be compared"
             )
 
     def all_reduce(self, group: ProcessGroup | None = None) -> Ensemble:
@@ -447,7 +444,7 @@ class Ensemble:
             raise ValueError(f"{path} is a damaged ensemble file: {error}") from error
         if dim is not None and dim != ens.dim:
             raise ValueError(f"{path} holds an ensemble of dimension {ens.dim}, but the embeddings have {dim}")
-        if not same_encoder(encoder, ens.encoder):
+        if not same_name(encoder, ens.encoder):
             raise ValueError(
                 f"{path} holds an ensemble of the encoder {ens.encoder!r}, not of {encoder!r}: build one with "
                 f"{encoder!r}, or use {ens.encoder!r}"

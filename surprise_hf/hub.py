@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_exists", "download", "upload"]
+__all__ = ["check_exists", "download", "find", "upload"]
 
 
 def check_exists(name_or_path: str | os.PathLike) -> None:
@@ -76,47 +76,72 @@ def upload(
     return commit.commit_url
 
 
-def download(
+def find(
     name_or_path: str | os.PathLike,
-    filenames: tuple[str, ...],
+    filename: str,
     *,
+    expected: bool = False,
     revision: str | None = None,
     token: bool | str | None = None,
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
-) -> Path:
-    """The first of these files that a folder or repository has, from the cache where it is there.
+) -> Path | None:
+    """A file of a folder or repository, from the cache where it is there.
+
+    Args:
+        name_or_path: folder, or owner/name.
+        filename: in it; may lie in a subfolder.
+        expected: without a way to the Hub, what the cache does not hold is an error; else it counts as not there.
+        revision, token, cache_dir, local_files_only: as for `hf_hub_download`.
+
+    Returns:
+        Where it is, or None: there is none.
+
+    Raises:
+        OSError: no such repository, no right to read it, or no answer whether it holds the file.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    if Path(name_or_path).is_dir():
+        path = Path(name_or_path, filename)
+        return path if path.is_file() else None
+    try:
+        return Path(
+            hf_hub_download(
+                str(name_or_path),
+                filename,
+                revision=revision,
+                token=token,
+                cache_dir=cache_dir,
+                local_files_only=local_files_only,
+            )
+        )
+    except LocalEntryNotFoundError as error:  # offline and not in the cache; also an EntryNotFoundError
+        if not expected and not isinstance(error.__cause__, HfHubHTTPError):
+            return None
+        raise OSError(
+            f"{name_or_path}: {filename} is not in the cache, and the Hub can't be reached: {error.__cause__ or error}"
+        ) from error
+    except EntryNotFoundError:
+        return None
+
+
+def download(name_or_path: str | os.PathLike, filenames: tuple[str, ...], **where: Any) -> Path:
+    """The first of these files that a folder or repository has; `where` as for `find`.
 
     Raises:
         FileNotFoundError: it has none of them, or there is no such folder.
-        OSError: no such repository, no right to read it, or no way to the Hub.
+        OSError: as `find`.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
     check_exists(name_or_path)
-    folder = Path(name_or_path)
-    missing: Exception | None = None
+    unknown: OSError | None = None
     for name in filenames:
-        if folder.is_dir():
-            if (folder / name).is_file():
-                return folder / name
-            continue
         try:
-            return Path(
-                hf_hub_download(
-                    str(name_or_path),
-                    name,
-                    revision=revision,
-                    token=token,
-                    cache_dir=cache_dir,
-                    local_files_only=local_files_only,
-                )
-            )
-        except LocalEntryNotFoundError as error:  # offline and not in the cache; also an EntryNotFoundError
-            missing = error
-        except EntryNotFoundError as error:
-            missing = error
-    if isinstance(missing, LocalEntryNotFoundError):
-        raise OSError(f"{name_or_path} is not in the cache, and the Hub can't be reached: {missing}") from missing
-    raise FileNotFoundError(f"{name_or_path} holds no {' and no '.join(filenames)}") from missing
+            path = find(name_or_path, name, expected=True, **where)
+        except OSError as error:  # offline a later one may be in the cache
+            unknown = unknown or error
+            continue
+        if path is not None:
+            return path
+    raise unknown or FileNotFoundError(f"{name_or_path} holds no {' and no '.join(filenames)}")

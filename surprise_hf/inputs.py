@@ -39,6 +39,11 @@ class Described(str):
         return str(self), self.text
 
 
+def name_and_text(label: Label) -> tuple[str, str]:
+    """What tells a label from others: its name, and the text that is embedded for it."""
+    return str(label), str(getattr(label, "text", label))
+
+
 def is_stream(documents: Any) -> bool:
     """True where results are handed out one by one as well, as in every transformers pipeline.
 

@@ -84,8 +84,9 @@ class SurpriseModel(ModelFiles):
         self._warned = False
         self.eval()
         if model_name_or_path:
-            names = ("token", "cache_folder", "revision", "local_files_only")
-            self._load_surprise(model_name_or_path, {name: kwargs[name] for name in names if name in kwargs})
+            names = {"token": "token", "cache_folder": "cache_dir", "revision": "revision"}
+            names["local_files_only"] = "local_files_only"
+            self._load_surprise(model_name_or_path, {to: kwargs[name] for name, to in names.items() if name in kwargs})
 
     # --- loading -------------------------------------------------------------------------------------------------
 
@@ -177,10 +178,10 @@ class SurpriseModel(ModelFiles):
 
     def train(self, mode: bool = True) -> SurpriseModel:
         """As in every module. Label vectors kept so far are dropped: weights may change now, and not every optimizer
-        tells (a fused AdamW leaves `_version` as it was).
+        tells (`reads_as`).
         """
         if mode:
-            self._label_vectors = None
+            self._label_vectors = self._own_probe = None
         return super().train(mode)
 
     def can_generate(self) -> bool:
@@ -274,12 +275,10 @@ class SurpriseModel(ModelFiles):
     def name_vectors(self, labels: Sequence[Label], template: inputs.Template) -> Tensor:
         """Embeddings (m, d) of the labels in the template, of several the mean of the unit rows.
 
-        The last set asked for is kept until a weight changes.
+        The last set asked for is kept until the encoder reads otherwise (`reads_as`).
         """
-        # every in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
-        weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
         texts = inputs.hypotheses(labels, template)
-        key = (tuple(texts), self._default_prompt, tuple(weights))
+        key = (tuple(texts), self.reads_as())
         kept = self._label_vectors  # read once: another thread may put its own there
         if kept is None or kept[0] != key:
             vectors, cut = self.embed(texts, show_progress_bar=False)

@@ -12,23 +12,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from sentence_transformers.util import load_file_path
 from torch import Tensor
 
-from . import inputs, model_card, windows
+from . import hub, inputs, model_card, windows
 from .encoding import PROBE, TextEncoder
 from .ensemble import Ensemble
 from .fitted import FittedLabels
 from .formats import check_version
-from .hub import check_exists
 from .inputs import DEFAULT_TEMPLATE, Label
+from .same_encoder import likeness, same_probe
 
 Key: TypeAlias = tuple[str, ...]
 
@@ -37,15 +36,13 @@ CONFIG, ENSEMBLE, LABELS = "config.json", "ensemble.safetensors", "labels.safete
 FORMAT, VERSION = "surprise_hf.model", 1
 LATER: dict[str, Any] = {"long_texts": "truncate", "report": {}}  # fields younger than version 1 (see `formats`)
 
-SAME_ENCODER = 0.95  # cosine of two embeddings of PROBE: above it for another dtype or device, below for another model
-
 
 class ModelFiles(TextEncoder):
     """What SurpriseModel carries, saved and loaded; the model itself adds what is done with it."""
 
     def __init__(self, model_name_or_path: str | None = None, **kwargs: Any) -> None:
         if model_name_or_path is not None:
-            check_exists(model_name_or_path)
+            hub.check_exists(model_name_or_path)
         super().__init__(model_name_or_path, **kwargs)
         self.ensemble: Ensemble | None = None
         self._fitted: tuple[FittedLabels, int] | None = None
@@ -55,6 +52,7 @@ class ModelFiles(TextEncoder):
         self.encoder_name: str | None = None
         self.report: dict[str, Any] = {}
         self._probe: Tensor | None = None
+        self._own_probe: tuple[Any, Tensor] | None = None
         self._given: tuple[list[Key], Tensor] | None = None  # vectors of the stored labels, from examples
         self._has_own_card = False  # it was loaded with a card that someone wrote or edited
 
@@ -165,26 +163,28 @@ class ModelFiles(TextEncoder):
 
     # --- loading -------------------------------------------------------------------------------------------------
 
-    def _load_surprise(self, name_or_path: str, hub: dict[str, Any]) -> None:
+    def _load_surprise(self, name_or_path: str, where: dict[str, Any]) -> None:
         is_folder = Path(name_or_path).is_dir()
         self.encoder_name = None if is_folder else name_or_path
         if not is_folder and "/" not in name_or_path:
             return  # a short name of an official repository; those carry no ensemble
 
-        def find(name: str) -> str | None:
-            return load_file_path(name_or_path, name, subfolder=FOLDER, **hub)
+        # a card of ours tells, where nobody else can, that this is more than an encoder
+        expected = model_card.MARK in (self._model_card_text or "")
+
+        def find(name: str) -> Path | None:
+            return hub.find(name_or_path, f"{FOLDER}/{name}", expected=expected, **where)
 
         config_path = find(CONFIG)
         if config_path is None:
             return
-        where = f"{name_or_path}/{FOLDER}"
         try:
-            self._read_surprise(Path(config_path), find)
+            self._read_surprise(config_path, find)
         except (OSError, KeyError, TypeError, ValueError) as error:
             reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ValueError(
-                f"{where} can't be used: {reason}. Fit and save the model again, or remove that folder to use the"
-                " encoder without it"
+                f"{name_or_path}/{FOLDER} can't be used: {reason}. Fit and save the model again, or remove that folder"
+                " to use the encoder without it"
             ) from error
 
     def check_probe(self, probe: Tensor, whose: str = "it") -> None:
@@ -193,12 +193,31 @@ class ModelFiles(TextEncoder):
         Raises:
             ValueError: this one embeds the text otherwise; the message begins with `whose`.
         """
-        likeness = float(torch.cosine_similarity(probe.cpu().float(), self._encode([PROBE])[0].cpu().float(), dim=0))
-        if not likeness >= SAME_ENCODER:
+        key, kept = self.reads_as(), self._own_probe  # read once: another thread may put its own there
+        if kept is None or kept[0] != key:
+            self._own_probe = kept = key, self._encode([PROBE])[0].cpu()
+        if not same_probe(probe, kept[1]):
             raise ValueError(
                 f"{whose} belongs to another encoder, or to this one before it was trained"
-                f" (they embed one text with a cosine of {likeness:.2f})"
+                f" (they embed one text with a cosine of {likeness(probe, kept[1]):.2f})"
             )
+
+    def reads_as(self) -> tuple[Any, ...]:
+        """What embeddings depend on: while it stays the same, a text gets the same one.
+
+        But for an optimizer that changes weights without a trace (a fused AdamW leaves `_version` as it was).
+        """
+        # every other in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
+        weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
+        parts: Iterable[Any] = self.children()
+        settings = [str(part.get_config_dict()) for part in parts if hasattr(part, "get_config_dict")]
+        inner: Iterable[Any] = self.modules()
+        adapters = [
+            (module.disable_adapters, tuple(module.active_adapters))
+            for module in inner
+            if isinstance(getattr(module, "disable_adapters", None), bool)  # of peft: switching them changes no weight
+        ]
+        return self._default_prompt, self.truncate_dim, *weights, *settings, *adapters
 
     def _read_surprise(self, config_path: Path, find: Any) -> None:
         config = json.loads(config_path.read_text(encoding="utf-8"))
@@ -240,7 +259,7 @@ class ModelFiles(TextEncoder):
 
 def label_pairs(labels: Sequence[Label]) -> list[tuple[Label, str]]:
     """Labels with the texts that stand for them."""
-    return [(label, str(getattr(label, "text", label))) for label in labels]
+    return [(label, inputs.name_and_text(label)[1]) for label in labels]
 
 
 def label_keys(labels: Sequence[Label], template: inputs.Template) -> list[Key]:
@@ -257,7 +276,7 @@ def in_subfolder(
     local_files_only: bool,
 ) -> str:
     """The folder on disk of a model that lies inside a repository or folder."""
-    check_exists(name_or_path)
+    hub.check_exists(name_or_path)
     if not Path(name_or_path).is_dir():
         from huggingface_hub import snapshot_download
 
@@ -275,7 +294,7 @@ def in_subfolder(
     return str(folder)
 
 
-def _read_tensors(path: str | None) -> dict[str, Tensor]:
+def _read_tensors(path: Path | None) -> dict[str, Tensor]:
     if path is None:
         raise ValueError(f"{LABELS} is missing")
     try:

@@ -28,6 +28,7 @@ from .fitted import crossover_weight
 from .index_lock import SharedLock
 from .ops import compute_dtype
 from .ranking import DIRECTIONS, SHORT, Found, Limits, Ranker
+from .same_encoder import likeness, same_probe
 from .scorer import SMALL_WEIGHT
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
-SAME_ENCODER = 0.95  # cosine of two embeddings of one text: above it for another dtype or device
 SAVED = ("engine", "engine_options", "direction", "weight", "n_cross")  # options that come back with an index
 OVERRIDES = ("engine", "engine_options", "weight", "n_cross", "device")  # of them and others, what opening may change
 
@@ -487,9 +487,8 @@ class SurpriseIndex:
             return
         emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
         kept = self._ranker.rows.take(np.array([row]))
-        likeness = float(torch.cosine_similarity(emb.cpu(), kept.cpu()))
-        if not likeness >= SAME_ENCODER:
+        if not same_probe(emb[0], kept[0]):
             raise ValueError(
                 "the index was made with another encoder, prompt or weights than this model: they embed document"
-                f" {self.ids[row]!r} with a cosine of {likeness:.2f}"
+                f" {self.ids[row]!r} with a cosine of {likeness(emb[0], kept[0]):.2f}"
             )

@@ -117,7 +117,8 @@ class Scorer:
                 self.per_document.append(inputs.as_labels(some))
             except ValueError as error:
                 raise ValueError(f"labels of document {row}: {error}") from error
-        return list({str(label): label for some in self.per_document for label in some}.values())
+        # under one name two documents may mean different things
+        return list({inputs.name_and_text(label): label for some in self.per_document for label in some}.values())
 
     def check_count(self, documents: int, more: bool = False) -> None:
         """Refuse a number of documents that the lists of their own labels do not fit; `more` may follow.
@@ -152,14 +153,14 @@ class Scorer:
         fitted = self.fit(embeddings)
         if self.per_document is None:
             return self._ranked(fitted, self.labels, embeddings)
-        place = {str(label): i for i, label in enumerate(self.labels)}
+        place = {inputs.name_and_text(label): i for i, label in enumerate(self.labels)}
         own = [self.per_document[row] for row in (range(len(embeddings)) if rows is None else rows)]
-        groups: dict[tuple[str, ...], list[int]] = {}
+        groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
         for at, labels in enumerate(own):
-            groups.setdefault(tuple(map(str, labels)), []).append(at)
+            groups.setdefault(tuple(map(inputs.name_and_text, labels)), []).append(at)
         found: list[tuple[list[Label], list[float]]] = [([], [])] * len(embeddings)
-        for names, members in groups.items():
-            results = self._ranked(fitted.select([place[name] for name in names]), own[members[0]], embeddings[members])
+        for pairs, members in groups.items():
+            results = self._ranked(fitted.select([place[pair] for pair in pairs]), own[members[0]], embeddings[members])
             for at, result in zip(members, results, strict=True):
                 found[at] = result
         return found

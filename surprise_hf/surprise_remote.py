@@ -72,7 +72,8 @@ class SurpriseRemotePipeline(Pipeline):
         where = self.model.name_or_path
         if Path(where).is_dir():
             return str(Path(where, name)) if Path(where, name).is_file() else None
-        commit = getattr(self.model.config, "_commit_hash", None)
+        # this file lies in a folder named by the commit it came with, and from 5.24 on nothing else tells it
+        commit = getattr(self.model.config, "_commit_hash", None) or _commit_of(Path(__file__).parent.name)
         return cached_file(where, name, revision=commit, _raise_exceptions_for_missing_entries=False)
 
     def _json(self, name: str) -> Any:
@@ -237,6 +238,11 @@ class SurpriseRemotePipeline(Pipeline):
     def postprocess(self, model_outputs: Any, **_: Any) -> Any:
         """Nothing."""
         return model_outputs
+
+
+def _commit_of(folder: str) -> str | None:
+    """The commit that a folder is named by."""
+    return folder if len(folder) == 40 and set(folder) <= set("0123456789abcdef") else None
 
 
 _OLD = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}

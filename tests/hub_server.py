@@ -79,6 +79,7 @@ class Hub(ThreadingHTTPServer):
     Attributes:
         repos: (type, id) -> Repo.
         log: (method, path, status) of every request.
+        busy: ends of paths that it can't answer just now.
     """
 
     daemon_threads = True
@@ -89,6 +90,7 @@ class Hub(ThreadingHTTPServer):
         self.repos: dict[tuple[str, str], Repo] = {}
         self.objects: dict[str, bytes] = {}  # uploaded LFS content
         self.log: list[tuple[str, str, int]] = []
+        self.busy: set[str] = set()
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -129,6 +131,8 @@ class Handler(BaseHTTPRequestHandler):
         self.query = parse_qs(address.query)
         self.content = self.read_content()
         try:
+            if address.path.endswith(tuple(self.server.busy)):
+                raise Refused(503, "Busy", "come back later")
             for method, pattern, function in ROUTES:
                 found = re.fullmatch(pattern, address.path)
                 if found and self.command in method.split():

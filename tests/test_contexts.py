@@ -91,6 +91,32 @@ def test_what_does_not_fit_is_refused(
     assert model.ensemble is None
 
 
+@pytest.mark.parametrize("is_file", [False, True], ids=["object", "file"])
+@pytest.mark.parametrize("place", ["pipeline", "index", "similarity"])
+def test_what_the_encoder_made_before_training_is_refused(
+    place: str, is_file: bool, model: SurpriseModel, tmp_path: Path
+) -> None:
+    """It has the same name; what it makes of one text tells."""
+    before = model.fit_ensemble(TEXTS).ensemble
+    assert before is not None
+    model.set_ensemble(None)
+    assert taken_by(place, model, before)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    given: Any = before
+    if is_file:
+        given = tmp_path / "e.safetensors"
+        before.save(given)
+    with pytest.raises(ValueError, match=r"the ensemble.* belongs to another encoder, or to this one before"):
+        taken_by(place, model, given)
+    after = model.fit_ensemble(TEXTS).ensemble
+    assert after is not None
+    with pytest.raises(ValueError, match="from one before and after it was trained"):
+        after.merge(before)
+    assert len(after) == 16
+
+
 def test_embeddings_of_no_ensemble() -> None:
     for given, error, message in (
         (torch.zeros(0, 4), ValueError, "holds no documents"),

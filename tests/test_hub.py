@@ -55,12 +55,17 @@ model.record_results("a test set", {"accuracy": 0.75}, split="test")
 found["model"] = scores(pipeline(model))
 model.push_to_hub("me/model", remote_code=True)
 model.push_to_hub("me/model", exist_ok=True, remote_code=True)
+model.push_to_hub("me/moved", remote_code=True)
 
 # the same with other labels, on a branch; a private one; one whose card is someone's own
 model.set_labels(OTHERS, "about {}", weight=1.0)
 found["branch"] = scores(pipeline(model))
 model.push_to_hub("me/model", exist_ok=True, revision="v2")
+model.push_to_hub("me/moved", exist_ok=True)  # whose other branch stays
 model.push_to_hub("me/secret", private=True)
+
+# an encoder and nothing else
+SurpriseModel(where, device="cpu").push_to_hub("me/encoder")
 
 # a pipeline without labels
 pipe = pipeline(SurpriseModel(where, device="cpu")).fit_ensemble(DOCUMENTS)
@@ -184,6 +189,8 @@ found = {"unknown": failure(transformers.pipeline, "surprise-zero-shot", model="
 found["untrusted"] = failure(transformers.pipeline, "surprise-zero-shot", model="me/model", revision="remote-code")
 pipe = transformers.pipeline("surprise-zero-shot", model="me/model", revision="remote-code", trust_remote_code=True)
 found["model"] = scores(pipe)
+found["moved"] = scores(
+    transformers.pipeline("surprise-zero-shot", model="me/moved", revision="remote-code", trust_remote_code=True))
 found["refused"] = failure(transformers.AutoModel.from_pretrained, "me/secret")
 found["loaded"] = sorted({"sentence_transformers", "datasets"} & set(sys.modules))
 print(json.dumps(found))
@@ -223,6 +230,15 @@ found = {
     "elsewhere": failure(SurpriseModel.from_pretrained, "me/model"),
 }
 print(json.dumps(found))
+"""
+
+
+DOUBTFUL = """
+import surprise_hf
+from sentence_transformers import SentenceTransformer
+from surprise_hf import SurpriseModel
+opened = SentenceTransformer if args[0] == "plain" else SurpriseModel.from_pretrained
+print(json.dumps({name: failure(opened, f"me/{name}", device="cpu") for name in ("model", "encoder")}))
 """
 
 
@@ -324,6 +340,25 @@ def test_offline_afterwards(pushed, colleague):
     assert found["metric"] == colleague[0]["metric"] == 1.0
 
 
+def test_a_model_is_never_taken_for_a_plain_encoder(pushed, tmp_path):
+    """Because the Hub stumbles over one file, or the cache holds what another library has asked for."""
+    hub, _ = pushed
+    for who in ("ours", "plain"):
+        found = client(DOUBTFUL, hub.environment(tmp_path / who), "-", who)
+        assert found == {"model": "no error", "encoder": "no error"}
+    assert client(DOUBTFUL, hub.environment(tmp_path / "ours", offline=True), "-", "ours") == found
+    offline = client(DOUBTFUL, hub.environment(tmp_path / "plain", offline=True), "-", "ours")
+    assert "me/model: surprise/config.json is not in the cache, and the Hub can't be reached" in offline["model"]
+    assert offline["encoder"] == "no error"
+    hub.busy.add("/resolve/main/surprise/config.json")
+    try:
+        busy = client(DOUBTFUL, hub.environment(tmp_path / "third"), "-", "ours")
+    finally:
+        hub.busy.clear()
+    for name in ("model", "encoder"):
+        assert f"me/{name}: surprise/config.json is not in the cache, and the Hub can't be reached" in busy[name]
+
+
 def test_from_disk_without_network_and_cache(st_path, tmp_path):
     from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
 
@@ -346,7 +381,7 @@ def test_a_process_without_surprise_hf(pushed, tmp_path):
     assert "Unknown task surprise-zero-shot" in found["unknown"]
     assert "trust_remote_code=True" in found["untrusted"]
     assert found["loaded"] == []
-    for ours, theirs in zip(found["model"], author["model"], strict=True):
+    for ours, theirs in zip(found["model"] + found["moved"], author["model"] * 2, strict=True):
         pairs = zip(ours, theirs, strict=True) if isinstance(ours, list) else [(ours, theirs)]
         for one, other in pairs:
             assert one["sequence"] == other["sequence"]

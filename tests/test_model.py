@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -366,6 +367,24 @@ def test_label_vectors_follow_the_weights(st_path):
     assert not torch.equal(model.label_vectors(LABELS, "{}"), before)
 
 
+def test_label_vectors_follow_adapters_and_settings(st_path):
+    """Switching them changes no weight."""
+    model = load(st_path)
+    plain = model.label_vectors(LABELS, "{}")
+    config = LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+    model[0].auto_model = adapted = get_peft_model(model[0].auto_model, config)
+    with_adapter = model.label_vectors(LABELS, "{}")
+    assert not torch.allclose(with_adapter, plain, atol=1e-3)
+    with adapted.disable_adapter():
+        torch.testing.assert_close(model.label_vectors(LABELS, "{}"), plain)
+    torch.testing.assert_close(model.label_vectors(LABELS, "{}"), with_adapter)
+    adapted.add_adapter("other", config)
+    adapted.set_adapter("other")
+    assert not torch.allclose(model.label_vectors(LABELS, "{}"), with_adapter, atol=1e-3)
+    model[1].pooling_mode = "max"
+    torch.testing.assert_close(model.label_vectors(LABELS, "{}"), model.embed(LABELS)[0])
+
+
 def test_to_linear_is_z(st_path):
     model = fitted(st_path, weight=1.0)
     emb, _ = model.embed(DOCUMENTS)
@@ -531,13 +550,14 @@ def test_the_state_survives_deepcopy_and_moves(st_path):
 
 def test_files_beside_the_encoder_come_from_the_same_revision(monkeypatch):
     asked = []
-    monkeypatch.setattr(model_files, "load_file_path", lambda *args, **kwargs: asked.append((args, kwargs)))
+    monkeypatch.setattr(model_files.hub, "find", lambda *args, **kwargs: asked.append((args, kwargs)))
     monkeypatch.setattr(SentenceTransformer, "__init__", lambda self, *_, **__: torch.nn.Module.__init__(self))
+    monkeypatch.setattr(SurpriseModel, "_model_card_text", None, raising=False)
     hub = {"revision": "v1", "token": "secret", "local_files_only": True}
     model = SurpriseModel.from_pretrained("me/x", cache_dir="cache", **hub)
     (args, kwargs), *more = asked
-    assert args == ("me/x", "config.json")
-    assert kwargs == {"subfolder": "surprise", "cache_folder": "cache", **hub}
+    assert args == ("me/x", "surprise/config.json")
+    assert kwargs == {"expected": False, "cache_dir": "cache", **hub}
     assert more == []  # no ensemble there, so nothing else is asked for
     assert model.encoder_name == "me/x"
     SurpriseModel.from_pretrained("all-MiniLM-L6-v2")

@@ -211,6 +211,18 @@ def test_per_document_labels(pipe, encode):
     assert pipe("dog", [["sport", "money"]], ensemble=DOCUMENTS) == pipe("dog", ["sport", "money"], ensemble=DOCUMENTS)
 
 
+def test_per_document_labels_mean_what_their_own_list_says(pipe):
+    pipe.fit_ensemble(DOCUMENTS)
+    own = [{"a": "sport", "b": "money"}, {"a": "rain", "b": "money"}, ["a", "b"], {"a": "rain", "b": "money"}]
+    found = pipe(["dog"] * 4, own)
+    for one, labels in zip(found, own, strict=True):
+        alone = pipe("dog", labels)
+        assert one["labels"] == alone["labels"]
+        assert one["scores"] == pytest.approx(alone["scores"], abs=1e-6)
+    assert found[1] == found[3]
+    assert len({max(one["scores"]) for one in found}) == 3
+
+
 def test_per_document_labels_keep_their_place_beside_blanks(pipe):
     pipe.fit_ensemble(DOCUMENTS)
     results = pipe(["dog", "", "cat"], [["sport"], ["money"], ["animal", "rain"]])
