@@ -220,11 +220,10 @@ def comparisons(found: Iterable[Predicted], labels: Sequence[Any], positive: Ten
     seconds: list[float] = []
     sampled: list[tuple[Tensor, Tensor, Tensor]] = []
     for name, best, took in found:
-        if len(best) != documents:
-            raise ValueError(f"{name} gives labels for {len(best)} documents, but there are {documents}")
+        _check_best(name, best, documents, len(labels))
         methods.append(name)
         seconds.append(took)
-        sampled.append(_sampled(best[kept], positive))
+        sampled.append(_sampled(best[kept].to(torch.int64), positive))
         share = [one for one, _, _ in sampled]
         advised, advice = _advice(methods, share, len(positive))
         yield Comparison(
@@ -239,6 +238,19 @@ def comparisons(found: Iterable[Predicted], labels: Sequence[Any], positive: Ten
             advised=advised,
             advice=advice,
         )
+
+
+def _check_best(name: str, best: Tensor, documents: int, labels: int) -> None:
+    if best.dim() != 2 or not best.shape[1] or best.is_floating_point() or best.is_complex():
+        raise ValueError(
+            f"{name} must give labels as integers of shape (documents, k), k >= 1, got {best.dtype} of shape"
+            f" {tuple(best.shape)}"
+        )
+    if len(best) != documents:
+        raise ValueError(f"{name} gives labels for {len(best)} documents, but there are {documents}")
+    least, most = int(best.min()), int(best.max())
+    if not 0 <= least <= most < labels:
+        raise ValueError(f"{name} gives labels from {least} to {most}, but there are {labels}, numbered from 0")
 
 
 def _sampled(best: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:

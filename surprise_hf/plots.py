@@ -19,7 +19,7 @@ from . import estimators as est
 from .diagnosis import diagnose
 from .ensemble import Ensemble, check_rows
 from .fitted import check_ensemble, crossover_weight, documents_of
-from .inputs import positive_int, short
+from .inputs import plain, positive_int, short
 from .ops import unit_rows
 from .refinement import shuffled
 
@@ -239,8 +239,9 @@ def ensemble_size(
     if sizes is None:
         steps = torch.logspace(1, math.log10(len(rows) // 2), 10, dtype=torch.float64)
         sizes = sorted({round(float(step)) for step in steps})
+    sizes = [positive_int("sizes", size) for size in plain(sizes)]
     if not sizes or min(sizes) < 2 or max(sizes) > len(rows):
-        raise ValueError(f"sizes must lie between 2 and the {len(rows)} documents, got {list(sizes)}")
+        raise ValueError(f"sizes must lie between 2 and the {len(rows)} documents, got {sizes}")
     mean, std = est.moments(rows, queries, "cosine")
     if not (std > 0).any():
         raise ValueError("no label has a similarity that differs from document to document: there is no z to err in")

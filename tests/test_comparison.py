@@ -57,6 +57,14 @@ def test_what_is_known_so_far_after_each_method_computed_once(monkeypatch: pytes
     assert [one.advised for one in wanted] == ["a", "a", "c"]
 
 
+def test_labels_are_integers_of_any_width():
+    truth = torch.randint(4, (50,), generator=torch.Generator().manual_seed(0))
+    best, positive = guesses(truth, 0.5, 1), as_matrix(truth.unsqueeze(1).tolist(), 4)
+    wanted = compare([("a", best, 0.0)], LABELS, positive).rows()
+    for dtype in (torch.uint8, torch.int32):
+        assert compare([("a", best.to(dtype), 0.0)], LABELS, positive).rows() == wanted
+
+
 def test_the_interval_is_that_of_a_share():
     """Of n documents with share p right, the bootstrap's ends are p -+ 1.96 sqrt(p (1 - p) / n)."""
     n, right = 2000, 1400
@@ -218,6 +226,16 @@ def test_what_does_not_fit_is_named() -> None:
         ([], ["a", "b"], "no method to compare"),
         ([("cosine", best, 0.0)], ["a"], r"positive must have shape \(documents, 1\), got \(20, 2\)"),
         ([("cosine", best[1:], 0.0)], ["a", "b"], "cosine gives labels for 19 documents, but there are 20"),
+        (
+            [("x", best[:, 0], 0.0)],
+            ["a", "b"],
+            r"x must give labels .* shape \(documents, k\).*int64 of shape \(20,\)",
+        ),
+        ([("x", best[..., None], 0.0)], ["a", "b"], r"int64 of shape \(20, 1, 1\)"),
+        ([("x", best[:, :0], 0.0)], ["a", "b"], r"int64 of shape \(20, 0\)"),
+        ([("x", best.float(), 0.0)], ["a", "b"], r"float32 of shape \(20, 1\)"),
+        ([("x", best + 2, 0.0)], ["a", "b"], "x gives labels from 2 to 2, but there are 2, numbered from 0"),
+        ([("x", best - 1, 0.0)], ["a", "b"], "x gives labels from -1 to -1, but there are 2, numbered from 0"),
     ):
         with pytest.raises(ValueError, match=message):
             compare(found, labels, positive)

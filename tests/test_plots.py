@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -92,6 +93,13 @@ def test_ensemble_size_errors_fall_as_the_root_of_the_size() -> None:
     assert plots.ensemble_size(Ensemble.from_embeddings(rows(60)), rows(2, seed=1)).axes
 
 
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, lambda sizes: pd.Series(sizes, index=[7, 8])])
+def test_ensemble_sizes_come_as_any_sequence(kind: Callable) -> None:
+    wanted = plots.ensemble_size(rows(60), rows(3, seed=1), sizes=[10, 20]).axes[0].lines[0].get_xydata()
+    figure = plots.ensemble_size(rows(60), rows(3, seed=1), sizes=kind([10, 20]))
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xydata(), wanted)
+
+
 def test_the_users_style_stays() -> None:
     before = dict(mpl.rcParams)
     plots.heat_map(torch.zeros(1, 1), ["a"])
@@ -112,6 +120,8 @@ def test_errors() -> None:
         (lambda: plots.heat_map(torch.zeros(61, 1), ["a"]), "got 61 and 1"),
         (lambda: plots.ensemble_size(rows(9), rows(1)), "20 documents or more, got 9"),
         (lambda: plots.ensemble_size(rows(30), rows(1), sizes=[31]), "between 2 and the 30 documents"),
+        (lambda: plots.ensemble_size(rows(30), rows(1), sizes=[2.5]), "sizes must be a positive integer, got 2.5"),
+        (lambda: plots.ensemble_size(rows(30), rows(1), sizes=np.array([])), "between 2 and the 30 documents"),
         (lambda: plots.ensemble_size(rows(30), rows(1), sizes=[]), "between 2 and the 30 documents"),
         (lambda: plots.ensemble_size(rows(30), rows(1), repeats=0), "repeats must be a positive integer"),
         (lambda: plots.ensemble_size(rows(30), rows(0)), "no label has a similarity that differs"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from tests.metrics.helpers import check_wrong, cosines, load, rows
@@ -84,6 +87,16 @@ def test_what_is_wrong_is_named(case):
     check_wrong("calibration", *WRONG[case])
 
 
-def test_one_threshold():
-    results = load("calibration").compute(predictions=[0.1, 0.95], thresholds=0.9)
-    assert results["false_accept_rate"] == {0.9: 0.5}
+ONE = [0.5, 1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5), Fraction(1, 2)]
+
+
+@pytest.mark.parametrize("given", ONE, ids=lambda given: f"{type(given).__name__} {given}")
+def test_one_threshold_is_a_number_of_any_library(given):
+    results = load("calibration").compute(predictions=[0.1, 0.95, 1.0], thresholds=given)
+    assert results["false_accept_rate"] == {float(given): pytest.approx({0.5: 2 / 3, 1.0: 1 / 3}[float(given)])}
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter, np.array, torch.tensor, lambda x: np.array(x, dtype=np.float32)])
+def test_several_thresholds_come_as_any_sequence(kind):
+    results = load("calibration").compute(predictions=[0.1, 0.95, 1.0], thresholds=kind([0.5, 1.0]))
+    assert results["false_accept_rate"] == {0.5: pytest.approx(2 / 3), 1.0: pytest.approx(1 / 3)}

@@ -1,6 +1,7 @@
 """Does a surprise score keep its promise: uniform on held-out documents, with known false accepts at a threshold?"""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import datasets
@@ -9,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from surprise_hf.fitted import FittedLabels
-from surprise_hf.inputs import positive_int, share
+from surprise_hf.inputs import plain, positive_int, share
 from surprise_hf.metrics import _base as base
 
 _DESCRIPTION = """\
@@ -78,7 +79,8 @@ class SurpriseCalibration(base.SurpriseMetric):
         **options: Any,
     ) -> dict[str, Any]:
         levels = positive_int("levels", levels)
-        several = [thresholds] if isinstance(thresholds, (int, float)) else thresholds
+        given = plain(thresholds)
+        several = [given] if isinstance(given, Real) else given
         thresholds = [share("thresholds", threshold) for threshold in several]
         if queries is None:
             if ensemble is not None or options:
