@@ -65,8 +65,8 @@ class SurpriseZeroShotEvaluator(Evaluator):
             input_column, label_column: of the data. Labels are names, or numbers of a ClassLabel, or lists of these.
             label_mapping: from the pipeline's labels to those of the data. Default: the ClassLabel's numbers for a
                 metric other than `surprise_classification`, else none.
-            call: arguments of the pipeline's call. `candidate_labels` are by default those stored in the model, or
-                the ClassLabel's names.
+            call: arguments of the pipeline's call. `candidate_labels` are by default those that the pipeline was made
+                with, or those stored in the model, or the ClassLabel's names.
 
         Returns:
             What the metric returns, and total_time_in_seconds, samples_per_second, latency_in_seconds.
@@ -85,10 +85,16 @@ class SurpriseZeroShotEvaluator(Evaluator):
             inputs["references"] = [_named(label, names) for label in inputs["references"]]
         elif names and label_mapping is None:
             label_mapping = {name: number for number, name in enumerate(names)}
-        if "candidate_labels" not in call and pipe.model.candidate_labels is None:
+        known = (
+            call.get("candidate_labels"),
+            pipe._postprocess_params.get("candidate_labels"),  # noqa: SLF001 (our own pipeline)
+            pipe.model.candidate_labels,
+        )
+        if all(labels is None for labels in known):
             if names is None:
                 raise ValueError(
-                    f"no labels: neither the model nor the column {label_column!r} names any; pass candidate_labels"
+                    f"no labels: neither the pipeline, nor its model, nor the column {label_column!r} names any; pass"
+                    " candidate_labels"
                 )
             call["candidate_labels"] = names
         outputs, times = self.call_pipeline(pipe, list(texts), **call)

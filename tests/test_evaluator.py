@@ -80,6 +80,39 @@ def test_several_labels_a_document(pipe):
     assert 0 < found["accuracy"] < 1
 
 
+OTHER = {"sport": "bank price market", "money": "rain snow cloud", "weather": "goal game player"}  # each means the next
+GIVEN = {"array": np.array(NAMES), "descriptions": OTHER}
+
+
+@pytest.mark.parametrize("column", ["names", "numbers"])
+@pytest.mark.parametrize(
+    ("whose", "others"), [("call", "pipeline model"), ("pipeline", ""), ("pipeline", "model"), ("model", "")]
+)
+@pytest.mark.parametrize("kind", GIVEN)
+def test_labels_are_those_of_the_call_the_pipeline_the_model_or_the_column(pipe, data, kind, whose, others, column):
+    """In that order, with their descriptions: what the pipeline is asked is what is judged."""
+    given, other = GIVEN[kind], ["none", "of", "these"]
+    rows = data
+    if column == "names":
+        features = Features({"text": Value("string"), "label": Value("string")})
+        rows = Dataset.from_dict({"text": TEXTS, "label": [NAMES[i] for i in TRUTH]}, features)
+    labels = {**dict.fromkeys(others.split(), other), whose: given}
+    options = {"candidate_labels": labels["pipeline"]} if "pipeline" in labels else {}
+    asked = SurpriseZeroShotPipeline(pipe.model, device="cpu", **options)
+    pipe.model.set_labels(labels.get("model"))
+    try:
+        call = {"candidate_labels": given} if whose == "call" else {}
+        found = evaluate.evaluator("surprise-zero-shot").compute(asked, rows, **call)
+        none = evaluate.evaluator("surprise-zero-shot").compute(
+            asked, rows, candidate_labels=call.get("candidate_labels")
+        )
+    finally:
+        pipe.model.set_labels(None)
+    hits = [result["labels"][0] == NAMES[i] for result, i in zip(pipe(TEXTS, given), TRUTH, strict=True)]
+    assert found["accuracy"] == none["accuracy"] == np.mean(hits)
+    assert (found["accuracy"] < 0.5) == (kind == "descriptions")
+
+
 class Hits(evaluate.Metric):
     """A metric of someone else's: numbers in, a count out."""
 
@@ -143,7 +176,7 @@ def test_errors(pipe, data, bert_path):
     task = evaluate.evaluator("surprise-zero-shot")
     with pytest.raises(ValueError, match=r"Invalid `input_column` body specified.*\['text', 'label'\]"):
         task.compute(pipe, data, input_column="body")
-    with pytest.raises(ValueError, match="neither the model nor the column 'label' names any"):
+    with pytest.raises(ValueError, match="neither the pipeline, nor its model, nor the column 'label' names any"):
         task.compute(pipe, data.cast_column("label", Value("int64")))
     with pytest.raises(ValueError, match=r"label_mapping has nothing for '\w+'; it has 'x'"):
         task.compute(pipe, data, label_mapping={"x": 0})
