@@ -47,7 +47,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         assign: "surprise" (largest z), "cosine", or "mixed": S_w with w = tanh(n / n_cross), as for labels.
         iterate: what Lloyd's iterations assign by: "cosine" (scikit-learn's, as in the paper), or "surprise", further
             rounds after it until no element moves (or a few go round in a circle).
-        balanced: assign with a price on each cluster, in standard deviations, such that the sizes are nearly equal
+        balanced: assign with a price on each cluster (of z, or of the cosine) such that the sizes are nearly equal
             (within 2 % of n / k where 100 rounds reach it). `predict` charges the same prices.
         init: as for `sklearn.cluster.KMeans`.
         n_init: runs of k-means with different seeds, the best by inertia kept; "auto" as in scikit-learn.
@@ -138,11 +138,12 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         return self._decide(self._rows(X))
 
     def transform(self, X: Any) -> np.ndarray:
-        """What rows are assigned by, (n, k), larger is nearer: z, the cosine, or S_w with assign="mixed"."""
+        """What rows are assigned by, (n, k), larger is nearer: z, the cosine, or S_w with assign="mixed".
+
+        With balanced=True z or the cosine is less the price of the cluster.
+        """
         rows = self._rows(X)
-        if self.assign == "surprise":
-            return self._labels.z(rows).numpy()
-        return (self._labels.psi(rows) if self.assign == "cosine" else self._labels.score(rows)).numpy()
+        return (self._labels.score(rows) if self.assign == "mixed" else self._labels.z(rows)).numpy()
 
     def name_clusters(
         self, names: Any, embeddings: Any = None, *, model: Any = None, top: int = 1, distinct: bool = False

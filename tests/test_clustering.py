@@ -114,6 +114,25 @@ def test_mixed_is_the_score_with_its_crossover(n_cross: float) -> None:
         assert model.labels_.tolist() == score.argmax(dim=1).tolist()
 
 
+@pytest.mark.parametrize("iterate", ["cosine", "surprise"])
+@pytest.mark.parametrize(
+    ("assign", "balanced"),
+    [("surprise", False), ("surprise", True), ("cosine", False), ("cosine", True), ("mixed", False)],
+)
+def test_transform_is_what_rows_are_assigned_by(assign: str, balanced: bool, iterate: str) -> None:
+    x, new = documents()[0], documents(seed=3)[0]
+    model = SurpriseKMeans(6, assign=assign, balanced=balanced, iterate=iterate, random_state=0).fit(x)
+    assert model.transform(x).argmax(axis=1).tolist() == model.labels_.tolist()
+    assert model.transform(new).argmax(axis=1).tolist() == model.predict(new).tolist()
+    if assign == "mixed":
+        return
+    psi, context = (unit(rows) @ unit(model.cluster_centers_).T for rows in (new, x))
+    z = psi if assign == "cosine" else (psi - context.mean(axis=0)) / context.std(axis=0)
+    price = z - model.transform(new)  # one for each cluster, whatever the row
+    np.testing.assert_allclose(price, np.broadcast_to(price[0], price.shape), atol=1e-9)
+    assert (np.abs(price[0]).max() > 1e-3) == balanced
+
+
 def test_new_rows_are_judged_against_the_fitted_ones() -> None:
     x, _ = documents()
     model = SurpriseKMeans(6, random_state=0).fit(x)
