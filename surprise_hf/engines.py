@@ -87,6 +87,7 @@ class Rows:
             self.lost = max(self.lost, float(torch.linalg.vector_norm(rows - near, dim=1).max()))
         self._append(near, rest, length)
 
+    @torch.inference_mode()  # a block that was made or copied in that mode is written in it alone, others anywhere
     def _append(self, near: Tensor, rest: Tensor, length: np.ndarray) -> None:
         done = 0
         while done < len(length):
