@@ -17,9 +17,10 @@ from torch import Tensor
 
 from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
-from .fitted import FittedLabels, crossover_weight
+from .fitted import FittedLabels, crossover_weight, documents_of
 from .index_lock import SharedLock
 from .ops import sigma_floor, unit_rows
+from .refinement import shuffled
 
 DIRECTIONS = ("documents", "questions")
 SLACK, SHARE = 12, 2  # k + SLACK + k / SHARE rows are fetched: what follows is seldom as near as rounding to the k-th
@@ -28,6 +29,7 @@ MANY = 4096  # rows fetched beyond k where as many are that near; which of still
 TIE = 10  # decimals of z and cosine, computed in float64, that tell documents apart
 FLAT = 1e-9  # of the largest variance: less counts as none
 SHORT = 1e-30  # of a length: a zero vector's
+PAIRED = 1024  # rows and documents of the ensemble, drawn at random, whose cosines psi^ is fitted to
 ROUNDING = 1e-9  # of z and scores in float64, well above: a cutoff that is itself a document finds itself
 
 FLOOR = float(sigma_floor(torch.ones(()), torch.finfo(torch.float32).eps))  # the least sigma that is not rounding
@@ -291,10 +293,9 @@ class Ranker:
         self._refresh()
         texts = self._tensor(keys)
         assert self._moments is not None
-        context = self.rows.whole() if self.own else self._context
         with self._building.alone():
             if self._fitted is None:
-                self._fitted = FittedLabels.fit(self.rows.whole(), context, weight=self.weight, n_cross=self.n_cross)
+                self._fitted = self._as_labels(self._moments)
         fitted, among = self._fitted, torch.arange(len(self.rows), device=self.rows.device)
         if limits.allowed is not None:
             among = among[limits.allowed]
@@ -303,12 +304,21 @@ class Ranker:
         score, place = fitted.rank(texts, None if bounded else min(limits.fetch(len(self.rows)), len(among)))
         passes = torch.ones_like(place, dtype=torch.bool)
         if cutoff is not None:
-            one = FittedLabels.fit(self._tensor(cutoff), context, weight=self.weight, n_cross=self.n_cross)
-            passes = score >= replace(one, rescale=fitted.rescale).score(texts) - ROUNDING
+            one = self._tensor(cutoff)
+            mean, std = self._context.moments(one)
+            passes = score >= replace(fitted, queries=one, mean=mean, std=std).score(texts) - ROUNDING
         index = _numpy(among[place])
         cosine = self._cosines(keys, index)
         z = _standardize(cosine, *self._moments.take(index, axis=1))
         return limits.cut(index, cosine, z, _numpy(score), _numpy(passes))
+
+    def _as_labels(self, moments: Array) -> FittedLabels:
+        """The rows as labels. Their moments are known; psi^ would take all pairs after each change, and gets a part."""
+        rows, w = self.rows.whole(), crossover_weight(len(self._context), self.weight, self.n_cross)
+        some = rows if len(rows) <= PAIRED else rows[shuffled(rows)[:PAIRED]]
+        context = some if self.own else documents_of(self._context, rows, f"a weight of {w:.3f}, below 1,")[:PAIRED]
+        mean, std = torch.from_numpy(moments).to(rows.device)
+        return replace(FittedLabels.fit(some, context, weight=w), queries=rows, mean=mean, std=std)
 
     def _cosines(self, keys: Array, rows: Array) -> Array:
         """Cosine (b, f) float64 of each key (b, d) with its own rows (b, f)."""
