@@ -251,8 +251,9 @@ class _Classifier:
 
         width, ends = self.model.dim, [0, *kept.ends]
         if not ends[-1]:
-            return torch.empty(0, width)
-        everything = torch.from_file(str(kept.path), shared=False, size=ends[-1] // 4).view(-1, width)
+            return torch.empty(0, width, dtype=torch.float32)
+        numbers = torch.from_file(str(kept.path), shared=False, size=ends[-1] // 4, dtype=torch.float32)
+        everything = numbers.view(-1, width)
         return everything[ends[first] // 4 // width : ends[stop] // 4 // width]
 
     def _use_own_documents(self, kept: ChunkFile) -> None:

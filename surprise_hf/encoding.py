@@ -135,7 +135,7 @@ class TextEncoder(SentenceTransformer):
 
     def _encode(self, texts: list[str], show_progress_bar: bool = False, **kwargs: Any) -> Tensor:
         if not texts:
-            return torch.empty(0, self.dim, device=self.device)
+            return torch.empty(0, self.dim, dtype=torch.float32, device=self.device)
         emb = self.encode(texts, convert_to_tensor=True, show_progress_bar=show_progress_bar, **kwargs)
         # encode runs in inference mode, whose tensors can't be stored and trained against later: hence the copy
         return emb.to("cpu" if emb.device.type == "mps" else emb.device, torch.float32, copy=True)

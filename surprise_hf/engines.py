@@ -128,7 +128,7 @@ class Rows:
 
     def take(self, index: np.ndarray) -> Tensor:
         """Rows (r, d) by their indices (r,) int64, in that order."""
-        out = torch.empty(len(index), self.dim, device=self.device)
+        out = torch.empty(len(index), self.dim, dtype=torch.float32, device=self.device)
         for block, here, inside in self._parts_of(index):
             rows = torch.from_numpy(inside[here]).to(self.device)
             out[torch.from_numpy(here).to(self.device)] = join_halves(*(half[rows] for half in self._blocks[block]))
@@ -156,7 +156,8 @@ class Rows:
     def whole(self) -> Tensor:
         """A copy of all rows as one tensor."""
         parts = [block for _, block in self.blocks()]
-        return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0, self.dim)
+        empty = torch.empty(0, self.dim, dtype=torch.float32, device=self.device)
+        return parts[0] if len(parts) == 1 else torch.cat([empty, *parts])
 
 
 class Form(NamedTuple):
@@ -272,7 +273,7 @@ class ExactEngine:
         margin = torch.from_numpy(error).to(queries.device)
         scale = self.scale
         if allowed is not None:
-            scale = torch.ones(len(self.rows), device=queries.device) if scale is None else scale
+            scale = torch.ones_like(allowed, dtype=torch.float32) if scale is None else scale
             scale = scale.masked_fill(~allowed, math.nan)
         step = max(1, LISTED // min(k, self.rows.step))
         parts = [slice(first, first + step) for first in range(0, len(queries), step)]

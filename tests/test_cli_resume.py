@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import surprise_hf
 from surprise_hf import SurpriseZeroShotPipeline, arguments, cli, tables
@@ -224,6 +225,17 @@ def test_resume_without_a_run_starts_one(command: Command, whole: Callable[..., 
     out = tmp_path / "out.csv"
     assert command.classify(write(tmp_path / "in.csv"), *ARGS, "--out", out, "--resume") == 0
     assert out.read_bytes() == whole(".csv")
+
+
+def test_embeddings_on_disk_are_float32_whatever_the_default(command: Command, whole: Callable[..., bytes], tmp_path):
+    """`main` called by a program that has set another."""
+    expected, out = whole(".csv"), tmp_path / "out.csv"
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert command.classify(write(tmp_path / "in.csv"), *ARGS, "--out", out) == 0
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert out.read_bytes() == expected
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from surprise_hf import SurpriseIndex
+from surprise_hf import (
+    Ensemble,
+    SurpriseIndex,
+    SurpriseKMeans,
+    SurpriseModel,
+    SurpriseZeroShotPipeline,
+    WeightedFocalLoss,
+)
 from surprise_hf.engines import ENGINES
+from surprise_hf.scoring import surprise
 from tests.index_data import clouds
+from tests.pipeline_data import DOCUMENTS, LABELS
 
 INDEXES = {
     **{engine: {"engine": engine} for engine in ENGINES},
@@ -47,3 +58,100 @@ def test_an_index_changes_and_is_searched_in_inference_mode_and_out_of_it(kind: 
             assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in wanted]
             for hits, right in zip(found, wanted, strict=True):
                 assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in right], abs=1e-6)
+
+
+def index(tmp_path: Path, **options: Any) -> list:
+    """Everything an index does, with rows enough for several blocks of FAISS."""
+    index = SurpriseIndex(**options)
+    emptied = SurpriseIndex(**options).add(ROWS[:3]).remove([0, 1, 2])
+    emptied.save_pretrained(tmp_path)
+    index.add(ROWS, metadata=range(300)).remove([3, 4])
+    index.save_pretrained(tmp_path)
+    opened = SurpriseIndex.from_pretrained(tmp_path)
+    found = [
+        one.search(QUERIES, k=4, **given)
+        for one in (index, opened, emptied.add(ROWS))
+        for given in ({}, {"filter": lambda data: data is None or data % 3 == 1}, {"max_score": 0.9})
+    ]
+    return [found, index.search(QUERIES[0], at_least_as_similar_as=ROWS[7]), [*index.export_vectors()[:2]]]
+
+
+def ensemble(tmp_path: Path) -> list:
+    found = Ensemble.from_embeddings(ROWS).merge(Ensemble(16).update(QUERIES))
+    found.save(tmp_path / "e.safetensors")
+    opened = Ensemble.load(tmp_path / "e.safetensors").update(ROWS[:5])
+    return [found.moments(QUERIES), found.reservoir, opened.moments(QUERIES), opened.covariance]
+
+
+def estimators(_: Path) -> list:
+    names = ("gaussian", "quantile", "empirical", "tail", "auto")
+    return [surprise(ROWS, QUERIES, estimator=name, refine=refine) for name in names for refine in (0, "auto")]
+
+
+def clusters(_: Path) -> list:
+    options = [{}, {"assign": "mixed"}, {"balanced": True, "iterate": "surprise"}, {"n_clusters": "auto"}]
+    fitted = [SurpriseKMeans(**{"n_clusters": 3, **some}, random_state=0).fit(ROWS) for some in options]
+    names = [one.name_clusters([f"word {i}" for i in range(300)], ROWS) for one in fitted]
+    return [*((one.labels_, one.cluster_centers_, one.transform(QUERIES)) for one in fitted), names]
+
+
+def loss(_: Path) -> list:
+    keys, queries = (x.clone().requires_grad_() for x in (ROWS[:20], QUERIES))
+    positive = torch.arange(20).unsqueeze(1) % 4 == torch.arange(4)
+    found = WeightedFocalLoss()(keys, queries, positive, torch.tensor([0.5, 2.0] * 10))
+    return [found, torch.autograd.grad(sum(x.sum() for x in found if x.requires_grad), (keys, queries))]
+
+
+ROWS, QUERIES = clouds(300), clouds(4, seed=1)
+TASKS: dict[str, Callable[[Path], list]] = {
+    **{f"index {kind}": lambda path, kind=kind: index(path, **{"weight": 1, **INDEXES[kind]}) for kind in INDEXES},
+    "ensemble": ensemble,
+    "estimators": estimators,
+    "clusters": clusters,
+    "loss": loss,
+}
+
+
+def plain(x: Any) -> Any:
+    """Tensors and arrays as their dtypes and numbers, in the containers that they come in."""
+    if hasattr(x, "tolist"):
+        return str(x.dtype), x.tolist()
+    if isinstance(x, dict):
+        return {name: plain(value) for name, value in x.items()}
+    return [plain(value) for value in x] if isinstance(x, (list, tuple)) else x
+
+
+def in_float64(task: Callable[[], Any]) -> Any:
+    torch.set_default_dtype(torch.float64)
+    try:
+        return task()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble")
+@pytest.mark.parametrize("name", TASKS)
+def test_embeddings_come_to_the_same_whatever_the_default_dtype(name: str, tmp_path: Path) -> None:
+    expected = plain(TASKS[name](tmp_path))
+    assert plain(in_float64(lambda: TASKS[name](tmp_path))) == expected
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble|.* have no text|refine")
+def test_texts_come_to_the_same_whatever_the_default_dtype(st_path: Path) -> None:
+    """Blank ones too, of which a batch may hold nothing else."""
+    model = SurpriseModel(str(st_path), device="cpu")
+
+    def task() -> list:
+        pipe, texts = SurpriseZeroShotPipeline(model), [*DOCUMENTS, *[""] * 300]
+        found = [pipe(texts, LABELS), pipe(texts[::-1], LABELS, multi_label=True, threshold=0.5, surprise_weight=1)]
+        pipe.fit_ensemble(texts)
+        pipe.fit_labels(DOCUMENTS[:6], [LABELS[i % 3] for i in range(6)], documents=texts)
+        found.append(pipe(texts, batch_size=2))
+        vectors = model.embed(texts[40:50])[0], torch.cat([part.emb for part in model.embed_documents(texts, 1)])
+        searched = SurpriseIndex(model, weight=1).add(texts[10:60]).search(texts[:3], k=3)
+        model.set_labels(None)
+        model.ensemble = None
+        return [found, vectors, searched]
+
+    expected = plain(task())
+    assert plain(in_float64(task)) == expected
