@@ -101,7 +101,8 @@ class SurpriseRemotePipeline(Pipeline):
             )
             if mode not in POOLINGS:
                 raise ValueError(f"this encoder has the pooling {mode!r}, which this file does not know{MORE}")
-            return lambda x, mask: pool(x, mask, mode)
+            skip = 0 if config.get("include_prompt", True) else self._prompt_length()
+            return lambda x, mask: pool(x, after(mask, skip), mode)
         weights = self._tensors(f"{path}/model.safetensors") or {}
         weight, bias = weights["linear.weight"], weights.get("linear.bias")
         name = config.get("activation_function", "torch.nn.modules.activation.Tanh").split(".")[-1]
@@ -113,19 +114,29 @@ class SurpriseRemotePipeline(Pipeline):
 
         return dense
 
+    def _prompt(self) -> str:
+        return (self.settings.get("prompts") or {}).get(self.settings.get("default_prompt_name") or "") or ""
+
+    def _prompt_length(self) -> int:
+        """Tokens of the prompt, without the special one that ends a text."""
+        if not self._prompt():
+            return 0
+        found = self._tokens([self._prompt()])["input_ids"][0].tolist()
+        return len(found) - (found[-1] in self.tokenizer.all_special_ids)
+
+    def _tokens(self, texts: list[str]) -> Any:
+        texts = [text.lower() for text in texts] if self.lower else texts
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.limit, return_tensors="pt")
+
     @torch.no_grad()
     def embed(self, texts: list[str], batch_size: int = 32) -> Tensor:
         """(n, d) float32 on the CPU."""
-        prompt = (self.settings.get("prompts") or {}).get(self.settings.get("default_prompt_name") or "") or ""
-        full = [(prompt + text).strip() for text in texts]
-        full = [text.lower() for text in full] if self.lower else full
+        full = [(self._prompt() + text).strip() for text in texts]
         order = sorted(range(len(texts)), key=lambda i: -len(full[i]))
         found: list[Tensor] = [torch.empty(0)] * len(texts)
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            batch = self.tokenizer(
-                [full[i] for i in rows], padding=True, truncation=True, max_length=self.limit, return_tensors="pt"
-            ).to(self.device)
+            batch = self._tokens([full[i] for i in rows]).to(self.device)
             out = self.model(**batch).last_hidden_state
             for step in self.steps or [lambda x, mask: pool(x, mask, "mean")]:
                 out = step(out, batch["attention_mask"])
@@ -258,6 +269,11 @@ def pool(x: Tensor, mask: Tensor, mode: str) -> Tensor:
     flat = mask.to(torch.int64)
     at = flat.argmax(dim=1) if mode == "cls" else flat.shape[1] - 1 - flat.flip(1).argmax(dim=1)
     return x[torch.arange(len(x), device=x.device), at]
+
+
+def after(mask: Tensor, skip: int) -> Tensor:
+    """A mask (n, t) without the first `skip` tokens of each text, wherever the padding is."""
+    return mask * (mask.cumsum(dim=1) > skip)
 
 
 def as_texts(inputs: Any) -> list[str | None]:

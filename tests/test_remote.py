@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -43,6 +44,27 @@ def prompted(bert: Path, folder: Path) -> None:
     SentenceTransformer(str(bert), device="cpu", prompts=prompts, default_prompt_name="query").save(str(folder))
 
 
+def unprompted(mode: str, side: str = "right") -> Callable[[Path, Path], None]:
+    """With a prompt that the token vectors know and the pooling leaves out."""
+
+    def make(bert: Path, folder: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(bert, padding_side=side)
+        base = folder.with_name("base")
+        shutil.copytree(bert, base)
+        tokenizer.save_pretrained(base)
+        parts = [Transformer(str(base)), Pooling(32, mode, include_prompt=False)]
+        prompts = {"task": "Label this red vote: "}
+        encoder = SentenceTransformer(modules=parts, device="cpu", prompts=prompts, default_prompt_name="task")
+        texts = ["dog cat bird", "a red vote of the dog"]
+        kept = encoder.encode(texts)
+        encoder.set_pooling_include_prompt(True)
+        assert np.abs(encoder.encode(texts) - kept).max() > (1e-3 if mode != "lasttoken" else -1)
+        encoder.set_pooling_include_prompt(False)
+        encoder.save(str(folder))
+
+    return make
+
+
 def truncated(bert: Path, folder: Path) -> None:
     SentenceTransformer(str(bert), device="cpu", truncate_dim=16).save(str(folder))
 
@@ -77,6 +99,8 @@ ENCODERS = {
     "cls": pooled("cls"),
     "max": pooled("max"),
     "prompted": prompted,
+    **{f"prompt left out of {mode}": unprompted(mode) for mode in ("mean", "cls", "max", "lasttoken")},
+    "prompt left out, left-padded": unprompted("mean", "left"),
     "truncated": truncated,
     "left-padded": left_padded,
     "t5": t5,
