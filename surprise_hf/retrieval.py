@@ -78,7 +78,7 @@ class SurpriseIndex:
             it helps (docs/ranking.md): "questions" keeps the cosine's order for them.
             "questions": to the text searched for; the documents are the keys, the ensemble the questions. Within one
             question the order is the cosine's (design fact 3); what changes is the score, one threshold meaning the
-            same for every question.
+            same for every question. One question alone needs an `ensemble`: its own deviation is 0.
         weight: w between 0 (rescaled cosine) and 1 (surprise); None gives tanh(e / n_cross) for an ensemble of e.
             Below w = 1 (3,800 documents) a search passes over all documents and sorts them, whatever the engine; the
             first after a change also fits the rescaled cosine, to at most 1,024 documents (drawn at random, the same
@@ -331,14 +331,20 @@ class SurpriseIndex:
 
     def _warn_if_small(self, documents: int) -> None:
         weight = crossover_weight(documents, self.weight, self.n_cross)
-        if self.weight is None and weight < SMALL_WEIGHT and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"the ensemble holds {documents:,} documents, so the surprise counts with a weight of {weight:.2f} and"
-                " the plain similarity with the rest; pass a larger ensemble (--ensemble FILE on the command line), or"
-                " weight=1 (--surprise-weight 1) for the surprise alone",
-                stacklevel=3,
-            )
+        small, alone = self.weight is None and weight < SMALL_WEIGHT, documents == 1
+        if self._warned or not (small or (alone and weight >= SMALL_WEIGHT)):
+            return
+        self._warned = True
+        advice = "; pass a larger ensemble (--ensemble FILE on the command line)"
+        if self.direction == "questions" and self._given is None:
+            advice += ", or more questions at once, which are each other's"
+        if small:
+            found = f"{documents:,} documents, so the surprise counts with a weight of {weight:.2f} and the plain"
+            advice = f" similarity with the rest{advice}"
+            advice += "" if alone else ", or weight=1 (--surprise-weight 1) for the surprise alone"
+        else:  # a deviation of 0
+            found = "one text: whatever is less similar than that text itself scores 0, as like it 0.5, and more 1"
+        warnings.warn(f"the ensemble holds {found}{advice}", stacklevel=3)
 
     # --- texts ---------------------------------------------------------------------------------------------------
 

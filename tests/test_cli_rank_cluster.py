@@ -109,6 +109,16 @@ def test_rank_options(command: Command, model: SurpriseModel, table: Path, tmp_p
     assert cosines == sorted(cosines, reverse=True)
 
 
+def test_one_question_alone_is_told_that_it_is_no_ensemble(command: Command, table: Path) -> None:
+    options = ("--direction", "questions", "--surprise-weight", 1)
+    assert run(command, "rank", table, "--query", QUERIES[0], *options) == 0
+    assert {float(row["score"]) for row in read(command.out, "csv")} == {0.0}
+    assert "the ensemble holds one text" in command.err
+    assert "--ensemble FILE" in command.err
+    assert run(command, "rank", table, "--query", QUERIES[0], "--query", QUERIES[1], *options) == 0
+    assert "the ensemble holds" not in command.err
+
+
 # --- cluster -----------------------------------------------------------------------------------------------------
 
 

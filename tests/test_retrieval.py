@@ -179,6 +179,38 @@ def test_a_text_is_at_the_mean_of_its_copies_whatever_its_batch_was(direction: s
             assert [(hit.score, hit.z) for hit in hits] == [(0.0, -math.inf)] * copies
 
 
+ALONE = {
+    "one question": {"direction": "questions"},
+    "one given question": {"direction": "questions", "ensemble": clouds(1, seed=2)},
+    "one document": {},
+    "one given document": {"ensemble": clouds(1, seed=2)},
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("weight", [None, 0.3, 0.95, 1])
+def test_an_ensemble_of_one_is_told(kind: str, weight: float | None) -> None:
+    """By the definition a score is then 0, 0.5 or 1; and weight=1, the way around small ensembles, leads there."""
+    documents = clouds(1 if kind == "one document" else 30)
+    index = SurpriseIndex(weight=weight, **ALONE[kind]).add(documents)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        hits = index.search(clouds(1, seed=1)[0], k=None)
+        index.search(clouds(1, seed=1)[0])
+    told = [str(one.message) for one in told]
+    assert len(told) == (weight != 0.3)
+    if weight in (0.95, 1):
+        assert "the ensemble holds one text: whatever is less similar than that text itself scores 0" in told[0]
+    assert not told or ("more questions at once" in told[0]) == (kind == "one question")
+    assert not told or "weight=1" not in told[0]
+    if weight == 1:
+        query, unit_rows = unit(clouds(1, seed=1)), unit(documents)
+        q = query if "direction" in ALONE[kind] else unit_rows
+        context = query if kind == "one question" else unit(ALONE[kind].get("ensemble", documents))
+        gap = query @ unit_rows.T - context @ q.T
+        assert {hit.id: hit.score for hit in hits} == dict(enumerate((gap[0] > 0).double().tolist()))
+
+
 def test_an_empty_index_finds_nothing() -> None:
     index = SurpriseIndex()
     assert len(index) == 0
