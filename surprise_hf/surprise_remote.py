@@ -76,12 +76,21 @@ class SurpriseRemotePipeline(Pipeline):
         commit = getattr(self.model.config, "_commit_hash", None) or _commit_of(Path(__file__).parent.name)
         return cached_file(where, name, revision=commit, _raise_exceptions_for_missing_entries=False)
 
+    def _path(self, name: str) -> str | None:
+        try:
+            return self._file(name)
+        except OSError as error:
+            hint = (
+                "transformers hands the token of the call to no code of a repository: set HF_TOKEN, or `hf auth login`"
+            )
+            raise OSError(f"{error}\n{hint}") from error
+
     def _json(self, name: str) -> Any:
-        path = self._file(name)
+        path = self._path(name)
         return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
     def _tensors(self, name: str) -> dict[str, Tensor] | None:
-        path = self._file(name)
+        path = self._path(name)
         return None if path is None else load_file(path)
 
     # --- embedding -----------------------------------------------------------------------------------------------

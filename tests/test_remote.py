@@ -17,6 +17,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, T5Config, T5EncoderModel
 
 from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, remote
+from tests.hub_server import Hub
+from tests.test_hub import client
 
 DOCUMENTS = [f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one") for c in ("vote", "gene")]
 LABELS, OTHERS = ["sport", "money", "animal"], ["music", "weather"]
@@ -366,6 +368,31 @@ def test_what_is_not_saved_for_it(st_path, tmp_path):
     with pytest.raises(ValueError, match="needs an encoder of transformers"):
         remote.save(SurpriseModel.from_encoder(static).set_labels(LABELS), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+PRIVATE = """
+from surprise_hf import SurpriseModel
+model = SurpriseModel(where, device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS)
+model.push_to_hub("me/secret", private=True, remote_code=True)
+print(json.dumps(model.candidate_labels))
+"""
+BY_TOKEN = """
+import sys
+sys.modules["surprise_hf"] = None
+import transformers
+given = {"model": "me/secret", "revision": "remote-code", "trust_remote_code": True, "token": "hf_test"}
+print(json.dumps({"kind": failure(lambda: print(scores(transformers.pipeline("surprise-zero-shot", **given))))}))
+"""
+
+
+def test_a_private_branch_says_how_a_token_reaches_it(st_path, tmp_path):
+    """transformers gives what it loads the token of the call, and the pipeline's class none."""
+    with Hub() as hub:
+        client(PRIVATE, hub.environment(tmp_path / "author"), st_path)
+        refused = client(BY_TOKEN, hub.environment(tmp_path / "stranger", token=None), "-")["kind"]
+        told = client(BY_TOKEN, hub.environment(tmp_path / "friend"), "-")["kind"]
+    assert "set HF_TOKEN, or `hf auth login`" in refused
+    assert told == "no error"
 
 
 @pytest.mark.parametrize("options", [{}, {"commit_message": "Mine"}, {"revision": "there", "private": True}], ids=str)
