@@ -1,6 +1,7 @@
 // Tensors as typed memory, and the types that results have: what the implementations of both devices share.
 #pragma once
 
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 #include <torch/headeronly/util/Exception.h>
@@ -9,6 +10,8 @@
 #include <limits>
 #include <optional>
 #include <string>
+
+#include "surprise.h"
 
 namespace surprise_hf {
 
@@ -30,6 +33,16 @@ inline ScalarType result_type(const Tensor& x) {
 }
 inline ScalarType result_type(const Tensor& x, const Tensor& y) {
   return result_type(x) == ScalarType::Double ? ScalarType::Double : result_type(y);
+}
+
+inline Tensor as(const Tensor& x, ScalarType type) { return x.scalar_type() == type ? x : torch::stable::to(x, type); }
+
+inline Output output_of(const std::string& name) {
+  if (name == "score") return Output::kScore;
+  if (name == "z") return Output::kZ;
+  if (name == "cosine") return Output::kCosine;
+  STD_TORCH_CHECK(name == "log_tail", "output must be cosine, z, score or log_tail, got ", name);
+  return Output::kLogTail;
 }
 
 inline double rounding_of(const Tensor& x) {

@@ -158,10 +158,7 @@ std::tuple<Tensor, Tensor> weighted_focal_loss_backward(const Tensor& grad, cons
     gradient_pass<T>(k, q, view<T>(s), *view<T>(factor), need_keys ? data<T>(grad_keys) : nullptr,
                      need_queries ? data<T>(grad_queries) : nullptr);
   });
-  const auto as = [](const Tensor& x, const Tensor& like) {
-    return x.scalar_type() == like.scalar_type() ? x : torch::stable::to(x, like.scalar_type());
-  };
-  return {as(grad_keys, keys), as(grad_queries, queries)};
+  return {as(grad_keys, keys.scalar_type()), as(grad_queries, queries.scalar_type())};
 }
 
 }  // namespace

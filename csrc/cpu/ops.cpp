@@ -18,14 +18,6 @@ namespace {
 using namespace surprise_hf;
 using namespace surprise_hf::cpu;
 
-Output output_of(const std::string& name) {
-  if (name == "score") return Output::kScore;
-  if (name == "z") return Output::kZ;
-  if (name == "cosine") return Output::kCosine;
-  STD_TORCH_CHECK(name == "log_tail", "output must be cosine, z, score or log_tail, got ", name);
-  return Output::kLogTail;
-}
-
 // The moments of a block of queries as columns for the kernels; the padding stands below every query (z = -inf).
 template <class T>
 struct ColumnStore {

@@ -21,8 +21,6 @@ ScalarType common_type(const Tensor& keys, const Tensor& queries) {
   return keys.scalar_type() == queries.scalar_type() ? keys.scalar_type() : result_type(keys, queries);
 }
 
-Tensor as(const Tensor& x, ScalarType type) { return x.scalar_type() == type ? x : torch::stable::to(x, type); }
-
 // Calls f with a value of the compute type.
 template <class F>
 auto by_compute_type(ScalarType type, F f) {

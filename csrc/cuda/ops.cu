@@ -27,14 +27,6 @@ SHF_BODY(MergeMeanBody, merge_mean_body)
 
 Tensor row_sum(const Tensor& x) { return torch::stable::sum(x, std::array<int64_t, 1>{0}, false, ScalarType::Double); }
 
-Output parse_output(const std::string& name) {
-  if (name == "cosine") return Output::kCosine;
-  if (name == "z") return Output::kZ;
-  if (name == "score") return Output::kScore;
-  STD_TORCH_CHECK(name == "log_tail", "output must be one of cosine, z, score, log_tail, got ", name);
-  return Output::kLogTail;
-}
-
 // One number per query, or a piece of an ensemble's state: float64 of `count` elements.
 const Tensor& checked(const Call& c, const Tensor& x, const char* name, int64_t count) {
   check_device(x, name, c.keys);
@@ -110,7 +102,7 @@ void moments_f64(const Call& c, const Tensor& psi, const Tensor& mean, const Ten
 
 std::tuple<Tensor, Tensor, Tensor> cosine_surprise(const Tensor& keys, const Tensor& queries, bool normalize,
                                                    const std::string& output_name) {
-  const Output output = parse_output(output_name);
+  const Output output = output_of(output_name);
   const Call c(keys, queries, normalize);
   const Tensor mean = c.empty({c.m}, ScalarType::Double), std = c.empty({c.m}, ScalarType::Double);
   if (c.m == 0) return {c.empty({c.n, 0}, result_type(keys)), mean, std};
@@ -143,7 +135,7 @@ std::tuple<Tensor, Tensor> cosine_moments(const Tensor& ensemble, const Tensor& 
 
 Tensor surprise_from_moments(const Tensor& keys, const Tensor& queries, const Tensor& mean_in, const Tensor& std_in,
                              bool normalize, const std::string& output_name) {
-  const Output output = parse_output(output_name);
+  const Output output = output_of(output_name);
   const Call c(keys, queries, normalize);
   if (c.n == 0 || c.m == 0) return c.empty({c.n, c.m}, result_type(keys));
   const Tensor mean = dense(checked(c, mean_in, "mean", c.m)), std = dense(checked(c, std_in, "std", c.m));
@@ -177,7 +169,7 @@ void topk_rows(const Call& c, const Tensor& psi, int64_t rows, const Tensor& col
 std::tuple<Tensor, Tensor> surprise_topk(const Tensor& keys, const Tensor& queries, const Tensor& mean_in,
                                          const Tensor& std_in, int64_t k, bool normalize,
                                          const std::string& output_name) {
-  const Output output = parse_output(output_name);
+  const Output output = output_of(output_name);
   const Call c(keys, queries, normalize);
   const Tensor values = c.empty({c.n, k}, result_type(keys)), indices = c.empty({c.n, k}, ScalarType::Long);
   if (c.n == 0 || k == 0) return {values, indices};
