@@ -234,7 +234,7 @@ def _fit(
         documents=texts if documents is None else documents, batch_size=args.batch_size,
         refine=args.refine,
     )  # fmt: skip
-    if test is not None:
+    if test is not None and any(targets):
         positive = as_matrix(targets, len(labels))
         emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
         assert model.fitted is not None

@@ -100,7 +100,7 @@ def find(
     Raises:
         OSError: no such repository, no right to read it, or no answer whether it holds the file.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
     if Path(name_or_path).is_dir():
@@ -118,10 +118,16 @@ def find(
             )
         )
     except LocalEntryNotFoundError as error:  # offline and not in the cache; also an EntryNotFoundError
-        if not expected and not isinstance(error.__cause__, HfHubHTTPError):
+        said = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else None
+        known = try_to_load_from_cache(str(name_or_path), filename, cache_dir=cache_dir, revision=revision or "main")
+        if (
+            (said is None and not expected)
+            or (said is not None and said.response.status_code == 404)  # a mirror's, without the Hub's own words
+            or known is _CACHED_NO_EXIST
+        ):
             return None
         raise OSError(
-            f"{name_or_path}: {filename} is not in the cache, and the Hub can't be reached: {error.__cause__ or error}"
+            f"{name_or_path}: {filename} is not in the cache, and the Hub gives no answer: {error.__cause__ or error}"
         ) from error
     except EntryNotFoundError:
         return None

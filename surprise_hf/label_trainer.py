@@ -40,7 +40,8 @@ ADAPTED = (
 def is_adapted(model: Any) -> bool:
     """Is any module of it wrapped by peft?"""
     peft = sys.modules.get("peft")
-    return peft is not None and any(isinstance(module, peft.PeftModel) for module in model.modules())
+    inner = [] if model is None else model.modules()  # between two trials of a search there is none
+    return peft is not None and any(isinstance(module, peft.PeftModel) for module in inner)
 
 
 class LabelTrainer(SentenceTransformerTrainer):
@@ -75,6 +76,8 @@ class LabelTrainer(SentenceTransformerTrainer):
         self._held: list[Tensor] = []  # weights that don't train
         self._memory: dict[str, Tensor] = {}  # of the loss, as a checkpoint has it
         train_dataset = self.preprocess_dataset(train_dataset, "train")
+        if isinstance(train_dataset, dict):
+            raise ValueError(f"train_dataset holds several data sets ({', '.join(train_dataset)}): give one of them")
         eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         if args.self_training and ensemble is None:
             raise ValueError(NO_DOCUMENTS)
@@ -83,7 +86,7 @@ class LabelTrainer(SentenceTransformerTrainer):
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         self.add_callback(AimAtExamples(self))
-        self.add_callback(StopOnCrossEntropy(self, args.stop_cross_entropy))
+        self.add_callback(StopOnCrossEntropy(self))
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """With labels and template stored, and one prompt for documents and labels."""
@@ -105,6 +108,14 @@ class LabelTrainer(SentenceTransformerTrainer):
     def call_model_init(self, trial: Any = None) -> SurpriseModel:
         """A fresh model for each search trial, prepared as the one given would be."""
         return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """What is made of the arguments is made of those of the trial."""
+        super()._hp_search_setup(trial)
+        if trial is not None:
+            self._columns.check_scoring()
+            self._as_model(self.model)
+            self.loss = self.prepare_loss(self.get_default_loss(self.model), self.model)  # type: ignore[assignment]
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """As in the base class, but no training texts are drawn for its card's examples, with a progress bar: the card

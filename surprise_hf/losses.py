@@ -143,6 +143,7 @@ class LabelMatrixLoss(nn.Module):
         self.focal = WeightedFocalLoss() if focal is None else focal
         self.texts, self.prompt = list(texts), prompt
         self.labels_per_step = len(self.texts) if labels_per_step is None else labels_per_step
+        self.dim = getattr(model, "truncate_dim", None)  # of `model` itself, which is wrapped later
         self.encoded = {"documents": 0, "labels": 0}
         self.register_buffer("total", torch.zeros(2, dtype=torch.float64), persistent=False)
         self.offset: Tensor | None = None
@@ -195,7 +196,7 @@ class LabelMatrixLoss(nn.Module):
 
     def _documents(self, features: dict[str, Any]) -> Tensor:
         parts, order = _by_length(features)
-        vectors = [self.model(part)["sentence_embedding"] for part in parts]
+        vectors = [self.model(part)["sentence_embedding"][:, : self.dim] for part in parts]
         return vectors[0] if order is None else torch.cat(vectors)[order]
 
     def _label_vectors(self, positive: Tensor) -> Tensor:
@@ -230,7 +231,7 @@ class LabelMatrixLoss(nn.Module):
         features = self.model.preprocess([self.texts[row] for row in rows], prompt=self.prompt)  # type: ignore[operator]
         features = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in features.items()}
         self.encoded["labels"] += len(rows)
-        return self.label_rows(self.model(features)["sentence_embedding"], rows)
+        return self.label_rows(self.model(features)["sentence_embedding"][:, : self.dim], rows)
 
 
 def _by_length(features: dict[str, Any]) -> tuple[list[dict[str, Any]], Tensor | None]:

@@ -45,14 +45,23 @@ TRAINING = (  # of the arguments, those that say how a model was made; no paths,
     "bf16",
     "fp16",
     "seed",
-    "gamma",
-    "epsilon",
-    "probability",
     "class_weight",
-    "stop_cross_entropy",
     "labels_per_step",
     "refine",
     "surprise_weight",
+)
+SWITCHES = (  # the same of options that say something where they are off, too
+    "gamma",
+    "epsilon",
+    "probability",
+    "delta",
+    "balanced",
+    "stop_cross_entropy",
+    "dropout",
+    "train_word_embeddings",
+    "bf16_on_cpu",
+    "mix_examples",
+    "self_training",
 )
 
 
@@ -83,7 +92,8 @@ def license_of(card: str) -> str | None:
 def training_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Of all arguments of a training run, those that a reader of the card wants, where they are set."""
     found = {name: arguments.get(name) for name in TRAINING}
-    return {name: x for name, x in found.items() if x is not None and x is not False and x != -1}  # 0 is a value
+    found = {name: x for name, x in found.items() if x is not None and x is not False and x != -1}  # 0 is a value
+    return found | {name: arguments[name] for name in SWITCHES if name in arguments}
 
 
 def record_results(report: dict[str, Any], dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:

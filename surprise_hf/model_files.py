@@ -198,7 +198,7 @@ class ModelFiles(TextEncoder):
             self._own_probe = kept = key, self._encode([PROBE])[0].cpu()
         if not same_probe(probe, kept[1]):
             raise ValueError(
-                f"{whose} belongs to another encoder, or to this one before it was trained"
+                f"{whose} belongs to another encoder, or to this one before it was trained or quantised"
                 f" (they embed one text with a cosine of {likeness(probe, kept[1]):.2f})"
             )
 
@@ -210,7 +210,8 @@ class ModelFiles(TextEncoder):
         # every other in-place change (an optimizer's step, load_state_dict) raises a tensor's _version
         weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters()]  # noqa: SLF001
         parts: Iterable[Any] = self.children()
-        settings = [str(part.get_config_dict()) for part in parts if hasattr(part, "get_config_dict")]
+        names = ("pooling_mode", "include_prompt", "max_seq_length", "do_lower_case")
+        settings = [tuple(getattr(part, name, None) for name in names) for part in parts]
         inner: Iterable[Any] = self.modules()
         adapters = [
             (module.disable_adapters, tuple(module.active_adapters))

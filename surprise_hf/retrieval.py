@@ -82,7 +82,8 @@ class SurpriseIndex:
         weight: w between 0 (rescaled cosine) and 1 (surprise); None gives tanh(e / n_cross) for an ensemble of e.
             Below w = 1 (3,800 documents) a search passes over all documents and sorts them, whatever the engine; the
             first after a change also fits the rescaled cosine, to at most 1,024 documents (drawn at random, the same
-            each time) by 1,024 of the ensemble. With more, scores are within some 0.002 (1 - w) of those of all pairs.
+            each time) by 1,024 of the ensemble. With more, scores differ from those of all pairs by some 0.002 (1 - w),
+            up to 0.3 (1 - w) where cosines have a gap at their median, as those of two topics of equal size.
         n_cross: of the crossover.
         engine_options: for FAISS, see `engines.FaissEngine`.
         device: where the vectors live.

@@ -80,6 +80,8 @@ class SurpriseRemotePipeline(Pipeline):
         try:
             return self._file(name)
         except OSError as error:
+            if "token" not in str(error):
+                raise
             hint = (
                 "transformers hands the token of the call to no code of a repository: set HF_TOKEN, or `hf auth login`"
             )

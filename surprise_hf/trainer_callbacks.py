@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StopOnCrossEntropy(TrainerCallback):
-    """Stops training after the first epoch whose mean cross-entropy is below a threshold, and logs that mean.
+    """Stops training after the first epoch whose mean cross-entropy is below `args.stop_cross_entropy`, and logs it.
 
     The mean is over the epoch's batches (those after a resumed checkpoint), of all processes. SurpriseTrainer adds
     one by itself.
@@ -19,8 +19,8 @@ class StopOnCrossEntropy(TrainerCallback):
     References: paper section 3.2, "Convergence".
     """
 
-    def __init__(self, trainer: LabelTrainer, threshold: float | None = 0.3) -> None:
-        self.trainer, self.threshold = trainer, threshold
+    def __init__(self, trainer: LabelTrainer) -> None:
+        self.trainer = trainer
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -34,20 +34,23 @@ class StopOnCrossEntropy(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         """Every process decides on the same sum."""
-        del args, state
+        del state
+        threshold = getattr(args, "stop_cross_entropy", None)
         also = control.should_log  # of the loss: logging something else here would take it as done
         total, batches = self.trainer.accelerator.reduce(self.trainer.loss.take_total(), reduction="sum").tolist()
         if batches:
             mean = total / batches
             self.trainer.log({"cross_entropy": round(mean, 4)})
             control.should_log = also
-            if self.threshold is not None and mean < self.threshold:
+            if threshold is not None and mean < threshold:
                 control.should_training_stop = True
         return control
 
 
 class AimAtExamples(TrainerCallback):
-    """Before the first step, the trainer sees where its examples lie, and the model lets go of its ensemble."""
+    """Before the first step, the trainer sees where its examples lie, and the model lets go of its ensemble and of what
+    an evaluation of its weights has found.
+    """
 
     def __init__(self, trainer: LabelTrainer) -> None:
         self.trainer = trainer
@@ -55,4 +58,5 @@ class AimAtExamples(TrainerCallback):
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Model and loss are those that will be trained, and nothing has been refused."""
         self.trainer.model.set_ensemble(None)
+        self.trainer.model.report.pop("results", None)
         self.trainer._aim()  # noqa: SLF001

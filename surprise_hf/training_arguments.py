@@ -75,8 +75,14 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
         # sentence-transformers would set it in a distributed run, where uneven batches would make the ranks wait;
         # here they are filled up, so that 3 examples on two ranks are not dropped
         drop_last, self.dataloader_drop_last = self.dataloader_drop_last, True
+        if self.greater_is_better is None and str(self.metric_for_best_model).endswith("cross_entropy"):
+            self.greater_is_better = False  # as of a loss, which transformers knows by its name
         super().__post_init__()
         self.dataloader_drop_last = drop_last
+        if getattr(self.batch_sampler, "value", self.batch_sampler) == "group_by_label":
+            raise ValueError(
+                "batch_sampler='group_by_label' wants one label of each document, and here they may be several"
+            )
         if self.class_weight not in (None, "balanced"):
             raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
         if self.bf16_on_cpu is None:  # an older torch, which can't tell, goes without
@@ -84,9 +90,9 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
             self.bf16_on_cpu = bool(capabilities.get("amx_bf16"))
         if self.labels_per_step is not None:
             inputs.positive_int("labels_per_step", self.labels_per_step)
-        self._check_scoring()
+        self.check_scoring()
 
-    def _check_scoring(self) -> None:
+    def check_scoring(self) -> None:
         """Before hours of training: what labels are fitted with after it, as plain numbers, which JSON holds."""
         refine: Any = int(self.refine) if self.refine is not None and str(self.refine).isdecimal() else self.refine
         self.refine = plain_options({"refine": refine, "weight": self.surprise_weight}).get("refine")

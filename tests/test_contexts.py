@@ -117,6 +117,17 @@ def test_what_the_encoder_made_before_training_is_refused(
     assert len(after) == 16
 
 
+def test_an_encoder_that_knows_no_word_of_the_probe(model: SurpriseModel) -> None:
+    """Its embedding is zeros, which says nothing of whose it is."""
+    encode = model._encode
+    model._encode = lambda texts, **options: encode(texts, **options) * (texts != [encoding.PROBE])  # type: ignore[method-assign]
+    given = model.fit_ensemble(TEXTS).ensemble
+    assert given is not None
+    assert not given.probe.any()
+    assert taken_by("pipeline", model, given)
+    assert len(model.fit_ensemble(TEXTS, update=True).ensemble or ()) == 32
+
+
 def test_embeddings_of_no_ensemble() -> None:
     for given, error, message in (
         (torch.zeros(0, 4), ValueError, "holds no documents"),

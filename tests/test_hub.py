@@ -348,15 +348,16 @@ def test_a_model_is_never_taken_for_a_plain_encoder(pushed, tmp_path):
         assert found == {"model": "no error", "encoder": "no error"}
     assert client(DOUBTFUL, hub.environment(tmp_path / "ours", offline=True), "-", "ours") == found
     offline = client(DOUBTFUL, hub.environment(tmp_path / "plain", offline=True), "-", "ours")
-    assert "me/model: surprise/config.json is not in the cache, and the Hub can't be reached" in offline["model"]
+    assert "me/model: surprise/config.json is not in the cache, and the Hub gives no answer" in offline["model"]
     assert offline["encoder"] == "no error"
     hub.busy.add("/resolve/main/surprise/config.json")
     try:
         busy = client(DOUBTFUL, hub.environment(tmp_path / "third"), "-", "ours")
+        assert client(DOUBTFUL, hub.environment(tmp_path / "ours"), "-", "ours") == found  # from the cache
     finally:
         hub.busy.clear()
     for name in ("model", "encoder"):
-        assert f"me/{name}: surprise/config.json is not in the cache, and the Hub can't be reached" in busy[name]
+        assert f"me/{name}: surprise/config.json is not in the cache, and the Hub gives no answer" in busy[name]
 
 
 def test_from_disk_without_network_and_cache(st_path, tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
+from transformers.trainer_utils import HPSearchBackend
 
 from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainingArguments
 from surprise_hf.trainer import SurpriseTrainer
@@ -141,3 +144,86 @@ def test_a_training_that_is_refused_leaves_the_ensemble(st_path, tmp_path, check
     assert trainer.model.fitted is before[1]
     trainer.train()
     assert len(trainer.model.ensemble) == len(TARGETS)
+
+
+def test_a_card_tells_of_no_evaluation_before_the_training(st_path, tmp_path):
+    """What was found of other weights is not what the saved ones do."""
+    trainer = make(st_path, tmp_path, evaluate=rows(3))
+    trainer.evaluate()
+    assert trainer.model.report["results"]
+    trainer.train()
+    assert "results" not in trainer.model.report
+    found = trainer.evaluate()
+    (result,) = trainer.model.report["results"]
+    assert result["metrics"]["cosine_accuracy"] == found["eval_cosine_accuracy"]
+
+
+def test_the_best_cross_entropy_is_the_least(st_path, tmp_path):
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    for name in ("cross_entropy", "eval_cross_entropy"):
+        trainer = make(st_path, tmp_path / name, evaluate=rows(3), metric_for_best_model=name, **options)
+        trainer.train()
+        seen = [log["eval_cross_entropy"] for log in trainer.state.log_history if "eval_cross_entropy" in log]
+        assert trainer.state.best_metric == min(seen) < max(seen)
+    assert make(st_path, tmp_path, metric_for_best_model="cross_entropy", greater_is_better=True).args.greater_is_better
+    assert make(st_path, tmp_path, rows(), rows(), metric_for_best_model="cosine_f1").args.greater_is_better
+
+
+def test_a_search_tries_this_packages_options(st_path, tmp_path):
+    """Each trial has a model of its own, and a loss, labels and an end by its own arguments."""
+    args = SurpriseTrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", num_train_epochs=2
+    )
+    trainer = SurpriseTrainer(None, args, rows(), model_init=lambda: load(st_path))
+    trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
+    for gamma, refine, stop, steps in ((0.0, "1", 1e-9, 4), (5.0, "2", 50.0, 2)):
+        trial = {"gamma": gamma, "refine": refine, "stop_cross_entropy": stop, "labels_per_step": 2}
+        trainer.train(trial=SimpleNamespace(params=trial, number=0))
+        assert trainer.loss.focal.gamma == gamma
+        assert trainer.loss.labels_per_step == 2
+        assert trainer.state.global_step == steps
+        assert trainer.model.fit_options["refine"] == int(refine)
+        assert trainer.loss.model is trainer.model_wrapped or trainer.loss.model is trainer.model
+        trainer.model = None  # as the search leaves it
+
+
+@pytest.mark.parametrize("kind", [dict, DatasetDict])
+def test_several_training_sets_are_refused(kind, st_path, tmp_path):
+    with pytest.raises(ValueError, match=r"train_dataset holds several data sets \(a, b\): give one"):
+        make(st_path, tmp_path, kind(a=rows(), b=rows(2)))
+
+
+def test_batches_by_label_are_refused(st_path, tmp_path):
+    with pytest.raises(ValueError, match="batch_sampler='group_by_label' wants one label"):
+        make(st_path, tmp_path, batch_sampler="group_by_label")
+
+
+@pytest.mark.parametrize("mix_examples", [True, False])
+def test_a_truncated_model_trains_what_it_gives(mix_examples, st_path, tmp_path):
+    """The first dimensions: nothing of the others comes into the loss."""
+    found = []
+    for scale in (1.0, 7.0):
+        model = SurpriseModel.from_pretrained(st_path, device="cpu", truncate_dim=8)
+        with torch.no_grad():
+            last = model.transformers_model.encoder.layer[-1].output.LayerNorm
+            last.weight[8:] *= scale
+        args = SurpriseTrainingArguments(
+            str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", num_train_epochs=1,
+            mix_examples=mix_examples, bf16_on_cpu=False,
+        )  # fmt: skip
+        trainer = SurpriseTrainer(model, args, rows())
+        trainer.train()
+        found.append(trainer.model.embed(TEXTS)[0])
+        assert found[-1].shape == (24, 8)
+        assert trainer.model.ensemble.dim == 8
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_card_says_what_was_off(st_path, tmp_path):
+    off = {"balanced": False, "mix_examples": False, "stop_cross_entropy": None}
+    trainer = make(st_path, tmp_path, num_train_epochs=1, dropout=True, train_word_embeddings=True, **off)
+    trainer.train()
+    trainer.save_model()
+    card = (tmp_path / "README.md").read_text()
+    for name, value in {**off, "dropout": True, "train_word_embeddings": True, "delta": 1e-10}.items():
+        assert f"| `{name}` | `{value}` |" in card

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 
 from . import _reference as ref
@@ -320,11 +319,11 @@ def shortest_way(op: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
 
 
 def is_transformed() -> bool:
-    """Is a derivative being taken that plain torch alone gives: in forward mode, or by torch.func?"""
+    """May a derivative be taken that plain torch alone gives: in forward mode, or by torch.func, through vmap too?"""
     if torch.compiler.is_compiling():
         return False
-    top = torch._C._functorch.peek_interpreter_stack()  # noqa: SLF001
-    return forward_ad._current_level >= 0 or (top is not None and top.key() != TransformType.Vmap)  # noqa: SLF001
+    nested = torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
+    return nested or forward_ad._current_level >= 0  # noqa: SLF001
 
 
 CALLS: dict[str, Callable[..., Any]] = {}  # the ops that have gradients, once they are registered

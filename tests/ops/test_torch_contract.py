@@ -177,6 +177,15 @@ def test_derivatives_by_transforms(name):
     along = torch.linspace(-1, 1, KEYS.numel(), dtype=torch.float64).view_as(KEYS)
     slope = (want * along).sum(dim=(-2, -1))
     torch.testing.assert_close(torch.func.jvp(function, (KEYS,), (along,))[1], slope, **near)
+    several = torch.stack([KEYS, KEYS.flip(0), 2 * KEYS])
+    each = torch.stack([jacobian(total, keys) for keys in several])
+    torch.testing.assert_close(torch.vmap(torch.func.grad(total))(several), each, **near)
+    torch.testing.assert_close(torch.func.grad(lambda x: torch.vmap(total)(x).sum())(several), each, **near)
+    leaf = several.clone().requires_grad_()
+    torch.vmap(total)(leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad, each, **near)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.vmap(function)(several)[1], function(several[1]), **near)
     with torch.autograd.forward_ad.dual_level():
         out = function(torch.autograd.forward_ad.make_dual(KEYS, along))
         torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(out).tangent, slope, **near)
