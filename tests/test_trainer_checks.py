@@ -169,13 +169,14 @@ def test_the_best_cross_entropy_is_the_least(st_path, tmp_path):
     assert make(st_path, tmp_path, rows(), rows(), metric_for_best_model="cosine_f1").args.greater_is_better
 
 
-def test_a_search_tries_this_packages_options(st_path, tmp_path):
+def test_a_search_tries_this_packages_options(st_path, tmp_path, monkeypatch):
     """Each trial has a model of its own, and a loss, labels and an end by its own arguments."""
     args = SurpriseTrainingArguments(
         str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", num_train_epochs=2
     )
     trainer = SurpriseTrainer(None, args, rows(), model_init=lambda: load(st_path))
     trainer.hp_search_backend, trainer.hp_space = HPSearchBackend.OPTUNA, lambda trial: trial.params
+    monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)  # without Optuna
     for gamma, refine, stop, steps in ((0.0, "1", 1e-9, 4), (5.0, "2", 50.0, 2)):
         trial = {"gamma": gamma, "refine": refine, "stop_cross_entropy": stop, "labels_per_step": 2}
         trainer.train(trial=SimpleNamespace(params=trial, number=0))
