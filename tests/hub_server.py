@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         self.content = self.read_content()
         try:
             if address.path.endswith(tuple(self.server.busy)):
-                raise Refused(503, "Busy", "come back later")
+                raise Refused(507, "Busy", "come back later")  # 503 the client asks again, for half a minute each
             for method, pattern, function in ROUTES:
                 found = re.fullmatch(pattern, address.path)
                 if found and self.command in method.split():

@@ -340,6 +340,7 @@ def test_offline_afterwards(pushed, colleague):
     assert found["metric"] == colleague[0]["metric"] == 1.0
 
 
+@pytest.mark.parametrize("pushed", ["lfs"], indirect=True)  # how files went there makes no difference
 def test_a_model_is_never_taken_for_a_plain_encoder(pushed, tmp_path):
     """Because the Hub stumbles over one file, or the cache holds what another library has asked for."""
     hub, _ = pushed
