@@ -494,10 +494,10 @@ class SurpriseIndex:
         row = next((row for row, text in enumerate(self.texts) if text is not None), None)
         if self.model is None or row is None or self._ranker is None:
             return
-        emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0]
-        kept = self._ranker.rows.take(np.array([row]))
-        if not same_probe(emb[0], kept[0]):
+        emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0][0]
+        kept = self._ranker.rows.take(np.array([row])).cpu()[0]
+        if not same_probe(emb, kept):
             raise ValueError(
                 "the index was made with another encoder, prompt or weights than this model: they embed document"
-                f" {self.ids[row]!r} with a cosine of {likeness(emb[0], kept[0]):.2f}"
+                f" {self.ids[row]!r} with a cosine of {likeness(emb, kept):.2f}"
             )
