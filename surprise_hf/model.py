@@ -84,9 +84,9 @@ class SurpriseModel(ModelFiles):
         self._warned = False
         self.eval()
         if model_name_or_path:
-            names = {"token": "token", "cache_folder": "cache_dir", "revision": "revision"}
-            names["local_files_only"] = "local_files_only"
-            self._load_surprise(model_name_or_path, {to: kwargs[name] for name, to in names.items() if name in kwargs})
+            where: dict[str, Any] = {"cache_dir": kwargs.get("cache_folder")}
+            where |= {name: kwargs[name] for name in ("token", "revision", "local_files_only") if name in kwargs}
+            self._load_surprise(model_name_or_path, where)
 
     # --- loading -------------------------------------------------------------------------------------------------
 

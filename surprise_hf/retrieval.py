@@ -321,7 +321,7 @@ class SurpriseIndex:
                 passing = [bool(filter(data)) for data in self.metadata]
                 allowed = torch.tensor(passing, dtype=torch.bool, device=self.device)
             if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
-                self._warn_if_small(self._ranker.context_size(len(keys)))
+                self._warn_of_limits(self._ranker.context_size(len(keys)))
                 found = self._ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
                 hits = [self._hits(columns) for columns in found]
         return hits[0] if single else hits
@@ -330,7 +330,7 @@ class SurpriseIndex:
         hits = zip(*found, strict=True)
         return [Hit(self.ids[i], score, z, c, self.texts[i], self.metadata[i]) for i, c, z, score in hits]
 
-    def _warn_if_small(self, documents: int) -> None:
+    def _warn_of_limits(self, documents: int) -> None:
         weight = crossover_weight(documents, self.weight, self.n_cross)
         small, alone = self.weight is None and weight < SMALL_WEIGHT, documents == 1
         if self._warned or not (small or (alone and weight >= SMALL_WEIGHT)):
@@ -408,7 +408,7 @@ class SurpriseIndex:
             if self._ranker is None or not len(self):
                 raise ValueError("the index is empty: add documents first")
             if self.direction == "documents":
-                self._warn_if_small(self._ranker.context_size(0))
+                self._warn_of_limits(self._ranker.context_size(0))
             return ExportedVectors(*self._ranker.export(unit), list(self.ids), self.version)
 
     def save_pretrained(self, path: str | os.PathLike) -> None:

@@ -74,11 +74,8 @@ class SurpriseRemotePipeline(Pipeline):
             return str(Path(where, name)) if Path(where, name).is_file() else None
         # this file lies in a folder named by the commit it came with, and from 5.24 on nothing else tells it
         commit = getattr(self.model.config, "_commit_hash", None) or _commit_of(Path(__file__).parent.name)
-        return cached_file(where, name, revision=commit, _raise_exceptions_for_missing_entries=False)
-
-    def _path(self, name: str) -> str | None:
         try:
-            return self._file(name)
+            return cached_file(where, name, revision=commit, _raise_exceptions_for_missing_entries=False)
         except OSError as error:
             if "token" not in str(error):
                 raise
@@ -88,11 +85,11 @@ class SurpriseRemotePipeline(Pipeline):
             raise OSError(f"{error}\n{hint}") from error
 
     def _json(self, name: str) -> Any:
-        path = self._path(name)
+        path = self._file(name)
         return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
     def _tensors(self, name: str) -> dict[str, Tensor] | None:
-        path = self._path(name)
+        path = self._file(name)
         return None if path is None else load_file(path)
 
     # --- embedding -----------------------------------------------------------------------------------------------
