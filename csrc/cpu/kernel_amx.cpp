@@ -6,6 +6,7 @@ SHF_TARGET("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c,amx-tile,amx-int8,a
 #include <immintrin.h>
 #define SHF_VECTOR_BYTES 64
 #define SHF_REGISTERS 32
+#define SHF_MATRIX_UNIT
 // clang-format off: the order is the order of use
 #include "kernel_impl.inc"
 #include "impl/amx.inc"
