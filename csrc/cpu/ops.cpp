@@ -173,30 +173,86 @@ std::vector<std::pair<int64_t, int64_t>> pairs_of(int64_t n) {
   return pairs;
 }
 
-// Merges the rows into (count, mean, scatter) a block at a time (Chan, Golub and LeVeque): a block is centred by its
-// own mean while it is in the cache, so its float32 products lose nothing to the size of the mean.
+// The statistics of one run of rows, (count, mean, scatter), and its block that is being added.
+template <class T>
+struct Chain {
+  int64_t row, end;
+  double *count, *mean, *scatter;
+  T* staged;
+  std::vector<double> center, delta;
+  int64_t length = 0;
+  Scatter<T> job{};
+};
+
+// Adds the statistics of other rows to those of `into` (Chan, Golub and LeVeque), on and above the diagonal.
+template <class T>
+void merge(const Chain<T>& into, const Chain<T>& other, int64_t d) {
+  const double count = *into.count + *other.count, weight = *into.count * (*other.count / count);
+  std::vector<double> delta(d);
+  for (int64_t i = 0; i < d; ++i) delta[i] = other.mean[i] - into.mean[i];
+  for_parts(parts_of(d, d), [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const double scaled = weight * delta[i];
+      double* const out = into.scatter + i * d;
+      const double* const in = other.scatter + i * d;
+      for (int64_t j = i; j < d; ++j) out[j] += in[j] + scaled * delta[j];
+    }
+  });
+  for (int64_t i = 0; i < d; ++i) into.mean[i] += delta[i] * (*other.count / count);
+  *into.count = count;
+}
+
+// Merges the rows into (count, mean, scatter) a block at a time: a block is centred by its own mean while it is in the
+// cache, so its float32 products lose nothing to the size of the mean. Many rows are two chains, side by side: two
+// threads take one each, and none waits for lines that the other has written, which takes four times as long where
+// their cores have no cache in common.
 template <class T>
 void update_pass(const Rows& batch, double& count, double* mean, double* scatter) {
+  constexpr int64_t kWorthTwo = 16;  // rows for each column, beside which a second matrix is little
   const Kernels<T>& k = table<T>();
   const int64_t d = batch.d, width = k.panel_width, panels = (d + width - 1) / width;
   const int64_t block = std::min(k.block_rows, batch.n), size = k.panel_size(block);
-  AlignedBuffer<T> staged(panels * size);
-  const std::vector<std::pair<int64_t, int64_t>> pairs = pairs_of(panels);
-  std::vector<double> center(panels * width), delta(d);
-  for (int64_t first = 0; first < batch.n; first += block) {
-    const int64_t length = std::min(block, batch.n - first);
-    for_parts(parts_of(length, d * 16), [&](int64_t, int64_t begin, int64_t end) {
-      k.unit_rows(batch, first + begin, first + end, first, staged.get(), size);
-    });
-    share_out(panels, 1,
-              [&](int64_t p) { k.centre(staged.get() + p * size, block, length, center.data() + p * width); });
-    const double rows = static_cast<double>(length);
-    for (int64_t i = 0; i < d; ++i) delta[i] = center[i] - mean[i];
-    const Scatter<T> job{staged.get(), size, block, length, d, delta.data(), count * rows / (count + rows), scatter};
-    share_out(pairs.size(), 4, [&](int64_t t) { k.scatter_tile(job, pairs[t].first, pairs[t].second); });
-    for (int64_t i = 0; i < d; ++i) mean[i] += delta[i] * (rows / (count + rows));
-    count += rows;
+  const int64_t blocks = (batch.n + block - 1) / block, chains = batch.n >= kWorthTwo * d && blocks > 1 ? 2 : 1;
+  AlignedBuffer<T> staged(chains * panels * size);
+  AlignedBuffer<double> second(chains == 1 ? 0 : 1 + d + d * d);
+  const int64_t half = chains == 1 ? batch.n : (blocks + 1) / 2 * block;
+  std::vector<Chain<T>> all(1, {0, half, &count, mean, scatter, staged.get()});
+  if (chains == 2) {
+    double* const own = second.get();
+    std::fill(own, own + 1 + d + d * d, 0.0);
+    all.push_back({half, batch.n, own, own + 1, own + 1 + d, staged.get() + panels * size});
   }
+  for (Chain<T>& chain : all) chain.center.resize(panels * width), chain.delta.resize(d);
+  const std::vector<std::pair<int64_t, int64_t>> pairs = pairs_of(panels);
+  // f(chain, item) for `items` of each chain that has rows left: one chain's are a thread's own, as far as they go
+  const auto for_chains = [&](int64_t items, int64_t grain, const auto& f) {
+    const int64_t active = all.back().length > 0 ? chains : 1;
+    share_out(active * items, grain, [&](int64_t i) { f(all[i / items], i % items); });
+  };
+  while (all[0].row < all[0].end) {
+    for (Chain<T>& chain : all) chain.length = std::min(block, chain.end - chain.row);
+    const Parts parts = parts_of(block, d * 16);
+    for_chains(parts.count, 1, [&](Chain<T>& chain, int64_t part) {
+      const int64_t begin = parts.begin(part), end = std::min(parts.begin(part + 1), chain.length);
+      if (begin < end) k.unit_rows(batch, chain.row + begin, chain.row + end, chain.row, chain.staged, size);
+    });
+    for_chains(panels, 1, [&](Chain<T>& chain, int64_t p) {
+      k.centre(chain.staged + p * size, block, chain.length, chain.center.data() + p * width);
+    });
+    for (Chain<T>& chain : all) {
+      const double rows = static_cast<double>(chain.length), sum = *chain.count + rows;
+      if (chain.length == 0) continue;
+      for (int64_t i = 0; i < d; ++i) chain.delta[i] = chain.center[i] - chain.mean[i];
+      chain.job = {chain.staged, size, block, chain.length, d, chain.delta.data(), *chain.count * rows / sum,
+                   chain.scatter};
+      for (int64_t i = 0; i < d; ++i) chain.mean[i] += chain.delta[i] * (rows / sum);
+      *chain.count = sum;
+      chain.row += chain.length;
+    }
+    for_chains(pairs.size(), 4,
+               [&](Chain<T>& chain, int64_t t) { k.scatter_tile(chain.job, pairs[t].first, pairs[t].second); });
+  }
+  if (chains == 2) merge(all[0], all[1], d);
   for_parts(parts_of(d, d), [&](int64_t, int64_t begin, int64_t end) {
     constexpr int64_t kTile = 64;
     for (int64_t row = begin; row < end; row += kTile)

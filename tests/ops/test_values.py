@@ -112,7 +112,7 @@ def test_topk_is_the_sorted_matrix(device, shape, dtype, k):
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@everywhere([(1, 3), (5, 1), (600, 17), (513, 48), (1100, 130)], cuda=[(9000, 384)])
+@everywhere([(1, 3), (5, 1), (600, 17), (513, 48), (1100, 130), (2049, 7)], cuda=[(9000, 384)])
 def test_ensemble_update(device, shape, dtype, exact):
     b, d = shape
     first, second = rows(b, d, dtype, 3), rows(2 * b, d, dtype, 4)
@@ -132,6 +132,18 @@ def test_ensemble_update(device, shape, dtype, exact):
     if b > 5:
         sigma, want = (x.diagonal().sqrt() for x in (scatter, centred.T @ centred))
         torch.testing.assert_close(sigma, want, rtol=1e-12 if tight else 1e-6, atol=0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_ensemble_update_gives_the_same_bits_with_any_number_of_threads(blocks, exact):
+    """Many rows are two chains, whose blocks are the same whoever adds them."""
+    batch = rows(512 * blocks - 100, 20, torch.float32, 7)
+    states = []
+    for _ in every_thread_count():
+        states.append([torch.zeros(s, dtype=torch.float64) for s in ((), (20,), (20, 20))])
+        ops.ensemble_update(*states[-1], batch, exact=exact)
+        assert all(map(torch.equal, states[-1], states[0]))
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -407,6 +419,17 @@ def test_score_of_chosen_z_in_float32():
     torch.testing.assert_close(got.double()[~tail], want[~tail], rtol=0, atol=2e-7)
 
 
+def every_thread_count():
+    """Goes through numbers of threads, and back to the one there was."""
+    threads = torch.get_num_threads()
+    try:
+        for count in (threads, threads, 1, 2, 3):
+            torch.set_num_threads(count)
+            yield count
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @everywhere(
     [(5_000, 40, 100), (5_000, 29, 104), (5_000, 10, 96)],
@@ -415,14 +438,9 @@ def test_score_of_chosen_z_in_float32():
 def test_same_bits_from_run_to_run_and_for_every_row_order(device, shape, dtype):
     keys, queries = pair(shape, dtype, device)
     first = ops.cosine_surprise(keys, queries)
-    threads = torch.get_num_threads()
-    try:
-        for count in (threads, threads, 1, 2):
-            torch.set_num_threads(count)
-            for got, want in zip(ops.cosine_surprise(keys, queries), first, strict=True):
-                assert torch.equal(got, want)
-    finally:
-        torch.set_num_threads(threads)
+    for _ in every_thread_count():
+        for got, want in zip(ops.cosine_surprise(keys, queries), first, strict=True):
+            assert torch.equal(got, want)
     if device == "cpu" or dtype != torch.float64:  # there the library's product may choose by shape, not by row
         order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0)).to(device)
         _, mean, std = first
