@@ -33,6 +33,14 @@ def test_links(page: Path):
         assert (page.parent / link).exists(), link
 
 
+def test_files_that_are_named_are_there():
+    texts = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+    named = re.compile(r"\b(?:benchmarks|csrc|examples|surprise_hf|tests)/[\w/.-]*\.(?:py|sh|cpp|cuh?|h|inc)\b")
+    found = {(text.name, name) for text in texts for name in named.findall(text.read_text(encoding="utf-8"))}
+    assert len(found) > 20
+    assert [one for one in sorted(found) if not (ROOT / one[1]).exists()] == []
+
+
 def test_the_site_builds_and_knows_every_public_name(tmp_path: Path):
     import surprise_hf
     from surprise_hf import ops
