@@ -96,16 +96,23 @@ inline Parts parts_of(int64_t rows, int64_t work_per_row) {
 }
 
 // Calls f(i) for all i < count. A thread takes the i of its own range, which are neighbours in memory and its own again
-// in the next call, and then those that others have not come to: where another program has one of the cores for a
-// while, nobody waits for it. `grain` is the fewest i worth a thread.
+// in the next call, and then, from the last on, those that others have not come to: where another program has one of
+// the cores for a while, nobody waits for it. `grain` is the fewest i worth a thread. With `own`, what another will
+// come to soon is left to it: its cache has what that needs.
 template <class F>
-void share_out(int64_t count, int64_t grain, const F& f) {
+void share_out(int64_t count, int64_t grain, const F& f, bool own = false) {
   if (count == 1) return f(0);
   std::vector<std::atomic<bool>> taken(count);
-  torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t) {
-    for (int64_t k = 0; k < count; ++k) {
-      const int64_t i = (begin + k) % count;
-      if (!taken[i].exchange(true)) f(i);
+  torch::stable::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+    const auto is_taken = [&](int64_t i) { return taken[i].load(std::memory_order_relaxed); };
+    const auto take = [&](int64_t i) {
+      if (!is_taken(i) && !taken[i].exchange(true)) f(i);
+    };
+    for (int64_t i = begin; i < end; ++i) take(i);
+    const int64_t soon = own ? (end - begin) / 4 : 0;
+    for (int64_t k = 1; k <= count - (end - begin); ++k) {
+      const int64_t i = (begin - k + count) % count;
+      if (i >= soon && !is_taken(i - soon)) take(i);
     }
   });
 }

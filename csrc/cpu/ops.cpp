@@ -227,7 +227,7 @@ void update_pass(const Rows& batch, double& count, double* mean, double* scatter
   // f(chain, item) for `items` of each chain that has rows left: one chain's are a thread's own, as far as they go
   const auto for_chains = [&](int64_t items, int64_t grain, const auto& f) {
     const int64_t active = all.back().length > 0 ? chains : 1;
-    share_out(active * items, grain, [&](int64_t i) { f(all[i / items], i % items); });
+    share_out(active * items, grain, [&](int64_t i) { f(all[i / items], i % items); }, /*own=*/true);
   };
   while (all[0].row < all[0].end) {
     for (Chain<T>& chain : all) chain.length = std::min(block, chain.end - chain.row);
