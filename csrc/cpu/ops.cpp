@@ -229,9 +229,9 @@ void update_pass(const Rows& batch, double& count, double* mean, double* scatter
     const int64_t active = all.back().length > 0 ? chains : 1;
     share_out(active * items, grain, [&](int64_t i) { f(all[i / items], i % items); }, /*own=*/true);
   };
+  const Parts parts = parts_of(block, d * 16);
   while (all[0].row < all[0].end) {
     for (Chain<T>& chain : all) chain.length = std::min(block, chain.end - chain.row);
-    const Parts parts = parts_of(block, d * 16);
     for_chains(parts.count, 1, [&](Chain<T>& chain, int64_t part) {
       const int64_t begin = parts.begin(part), end = std::min(parts.begin(part + 1), chain.length);
       if (begin < end) k.unit_rows(batch, chain.row + begin, chain.row + end, chain.row, chain.staged, size);
@@ -240,8 +240,8 @@ void update_pass(const Rows& batch, double& count, double* mean, double* scatter
       k.centre(chain.staged + p * size, block, chain.length, chain.center.data() + p * width);
     });
     for (Chain<T>& chain : all) {
-      const double rows = static_cast<double>(chain.length), sum = *chain.count + rows;
       if (chain.length == 0) continue;
+      const double rows = static_cast<double>(chain.length), sum = *chain.count + rows;
       for (int64_t i = 0; i < d; ++i) chain.delta[i] = chain.center[i] - chain.mean[i];
       chain.job = {chain.staged, size, block, chain.length, d, chain.delta.data(), *chain.count * rows / sum,
                    chain.scatter};
