@@ -181,7 +181,8 @@ def run(
         SystemExit: nothing is to be measured, and nothing was.
     """
     rows = []
-    wanted = [(s, kind, k, seed) for k in ks for s in sets for kind in kinds for seed in range(options.runs)]
+    seeds = range(options.first_seed, options.first_seed + options.runs)
+    wanted = [(s, kind, k, seed) for k in ks for s in sets for kind in kinds for seed in seeds]
     for encoder in encoders(options, 1):  # the paper has sentence-t5-base alone
         for s, kind, k, seed in tqdm(wanted, desc=encoder.name, disable=None):
             for method in methods:
@@ -281,6 +282,7 @@ def draw(rows: list[dict[str, Any]], path: Path, colours: dict[str, str]) -> Pat
 def few_shot_arguments(description: str | None, out: str, runs: int, ks: Sequence[int]) -> argparse.ArgumentParser:
     """The parser of this script and of the benchmark."""
     parser = arguments(description, out, runs)
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first of --runs (%(default)s)")
     parser.add_argument("--sets", help="comma list (default: the paper's, where the data has them)")
     parser.add_argument("--k", default=",".join(map(str, ks)), help="comma list (default: %(default)s)")
     parser.add_argument("--kinds", default="balanced,unbalanced", help="comma list (default: %(default)s)")
