@@ -63,8 +63,8 @@ def compare(args: argparse.Namespace) -> None:
     check_plot(args.plot, args.input)
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
-    from .few_shot import as_matrix, read_targets
     from .inputs import check_template, is_blank
+    from .targets import as_matrix, read_targets
 
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
         tables.check_column(source.rows, args.input, args.label_column)

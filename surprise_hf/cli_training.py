@@ -123,7 +123,7 @@ def _labels(args: argparse.Namespace, rows: Dataset, test: Dataset | None) -> tu
 
     Refuses labels that are not in it: in the test set, too, before anything is trained.
     """
-    from .few_shot import read_targets
+    from .targets import read_targets
 
     labels = labels_or_none(args)
     targets: list[list[int]] = []
@@ -225,7 +225,8 @@ def _fit(
     targets: list[list[int]],
     documents: Any,
 ) -> SurpriseModel:
-    from .few_shot import accuracy_and_f1, as_matrix, fit_labels
+    from .few_shot import fit_labels
+    from .targets import accuracy_and_f1, as_matrix
 
     model = load_pipeline(args).model
     texts = rows[args.text_column]

@@ -191,7 +191,7 @@ def _logistic() -> Any:
 def compare(found: Sequence[Predicted], labels: Sequence[Any], positive: Tensor) -> Comparison:
     """Accuracy, F1 and advice.
 
-    A document with r labels is judged by its r best (`few_shot.accuracy_and_f1`); one without is left out. Intervals
+    A document with r labels is judged by its r best (`targets.accuracy_and_f1`); one without is left out. Intervals
     are bootstraps over the documents (2,000 draws, the same for every method).
 
     Args:

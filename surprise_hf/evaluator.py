@@ -17,8 +17,8 @@ from evaluate.evaluator.base import Evaluator
 from tqdm.auto import trange
 
 from . import metrics
-from .few_shot import class_label
 from .pipeline import TASK, SurpriseZeroShotPipeline
+from .targets import class_label
 
 __all__ = ["SurpriseZeroShotEvaluator"]
 

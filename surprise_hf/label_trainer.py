@@ -20,9 +20,10 @@ from transformers import EvalPrediction, PreTrainedModel
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import aim_labels, as_matrix, part_labels, refinement_beside
+from .few_shot import aim_labels, part_labels, refinement_beside
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
+from .targets import as_matrix
 from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, is_columns, prepare, read_documents

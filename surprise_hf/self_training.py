@@ -16,9 +16,10 @@ from torch import Tensor
 from transformers import PrinterCallback
 
 from .ensemble import Ensemble, reservoir_order
-from .few_shot import as_matrix, surest
+from .few_shot import surest
 from .label_trainer import LabelTrainer
 from .model import SurpriseModel
+from .targets import as_matrix
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL
 

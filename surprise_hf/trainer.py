@@ -21,11 +21,12 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from . import inputs, self_training
-from .few_shot import accuracy_and_f1, as_matrix, pseudo_label
+from .few_shot import pseudo_label
 from .fitted import FittedLabels
 from .label_trainer import ADAPTED, NO_DOCUMENTS, LabelTrainer, is_adapted
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
+from .targets import accuracy_and_f1, as_matrix
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL, TEXT, WEIGHT, restore
 
@@ -41,7 +42,7 @@ class SurpriseTrainer(LabelTrainer):
         model: a SurpriseModel or SentenceTransformer (its modules are trained in place), or None with `model_init`.
         args: SurpriseTrainingArguments.
         train_dataset: rows with a text and its label (a name, a number, a ClassLabel, a list of these, or nothing),
-            as a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns. See `few_shot.read_targets`. Blank texts
+            as a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns. See `targets.read_targets`. Blank texts
             are left out.
         eval_dataset: the same, or a dict of several.
         labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).

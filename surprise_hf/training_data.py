@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from . import inputs
 from .ensemble import Ensemble
-from .few_shot import as_class_label, as_matrix, read_targets
 from .inputs import Label
+from .targets import as_class_label, as_matrix, read_targets
 
 TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
 TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")

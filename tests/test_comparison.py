@@ -14,8 +14,9 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from surprise_hf import SurpriseModel, comparison, plots
 from surprise_hf.comparison import METHODS, compare, predictions, split
-from surprise_hf.few_shot import as_matrix, fit_labels
+from surprise_hf.few_shot import fit_labels
 from surprise_hf.scoring import surprise
+from surprise_hf.targets import as_matrix
 
 LABELS = ["a", "b", "c", "d"]
 

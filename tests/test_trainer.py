@@ -16,10 +16,11 @@ from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallbac
 from transformers.utils import logging as transformers_logging
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, WeightedFocalLoss, pseudo_label
-from surprise_hf.few_shot import accuracy_and_f1, aim_labels, part_labels
+from surprise_hf.few_shot import aim_labels, part_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
 from surprise_hf.resuming import ResumableTrainer
+from surprise_hf.targets import accuracy_and_f1
 from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_same, load, make, rows, weights
 
 

@@ -254,9 +254,10 @@ def surprise(job: Job) -> Callable[[], Callable[[], Found]]:
     """
     from datasets import Dataset
 
-    from surprise_hf.few_shot import as_matrix, part_labels, refinement_beside
+    from surprise_hf.few_shot import part_labels, refinement_beside
     from surprise_hf.fitted import FittedLabels
     from surprise_hf.ops import unit_rows
+    from surprise_hf.targets import as_matrix
 
     model = opened(job)
     rows = Dataset.from_dict({"text": job["texts"], "label": job["labels"]})
