@@ -1,6 +1,6 @@
 """Which documents a trained model may learn from as if its labels of them were true, and whether that pays.
 
-Measured in docs/training.md, "Self-training". `SurpriseTrainer` decides, and sends `GoingOn`.
+Measured in docs/few_shot.md, "Self-training". `SurpriseTrainer` decides, and sends `GoingOn`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
         None,
         "After training, go on for an epoch with the documents that the trained model is surest of; None: where there"
         " are 10 labels with 8 examples each, and these and the documents' own groups say the same of nearly all"
-        " documents (docs/training.md).",
+        " documents (docs/few_shot.md).",
     )
     text_column: str | None = _option(None, "None looks for text, sentence, or the only column of strings.")
     label_column: str | None = _option(None, "None looks for label or labels.")

@@ -88,9 +88,9 @@ def test_results_are_those_of_the_accuracy_page():
         assert accuracy[names[name], encoders[encoder]] == row[1:]
 
 
-def test_few_shot_results_are_those_of_the_training_page():
-    """Each row of the README's table against its F1 and its seconds in docs/training.md."""
-    page = table_rows((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
+def test_few_shot_results_are_those_of_the_few_shot_page():
+    """Each row of the README's table against its F1 and its seconds in docs/few_shot.md."""
+    page = table_rows((ROOT / "docs" / "few_shot.md").read_text(encoding="utf-8"))
     f1 = {row[0]: [row[at].split()[0] for at in (2, 5, 7)] for row in page if len(row) == 8 and row[1].isdigit()}
     seconds = {row[0]: [row[at].split(" s;")[0] for at in (1, 4)] for row in page if len(row) == 6 and " s; " in row[1]}
     rows = [row for row in table_rows(README) if " examples, " in row[0]]
