@@ -68,7 +68,7 @@ def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_template(parser)
     parser.add_argument("--documents", metavar="FILE", help="unlabelled documents for the ensemble (default: IN)")
-    parser.add_argument("--test", metavar="FILE", help="labelled documents to try the model on")
+    parser.add_argument("--test", metavar="FILE", help="labelled documents to try the saved model on")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="at most so many (default 20)")
     parser.add_argument("--learning-rate", type=float, default=1e-4, metavar="X", help="default 1e-4")
     parser.add_argument("--train-batch-size", type=positive, metavar="N", help="documents in a step")
@@ -98,7 +98,7 @@ def train(args: argparse.Namespace) -> None:
         started = time.perf_counter()
         if args.epochs:
             digests = [table.digest for table in (source, more) if table is not None]
-            model = _train(args, source.rows, labels, test, documents, digests)
+            model = _train(args, source.rows, labels, test, targets, documents, digests)
         else:
             model = _fit(args, source.rows, labels, test, targets, documents)
     assert model.ensemble is not None
@@ -142,6 +142,7 @@ def _train(
     rows: Dataset,
     labels: list[Label],
     test: Dataset | None,
+    targets: list[list[int]],
     documents: Any,
     digests: list[str],
 ) -> SurpriseModel:
@@ -184,7 +185,7 @@ def _train(
             for entry in (entry for entry in trainer.state.log_history if "self_training" in entry):
                 say(f"went on for an epoch with {entry['self_training']} of the documents (self-training)")
             if test is not None:
-                _show(trainer.evaluate(test))
+                _try(args, trainer.model, test, targets)
         except (KeyboardInterrupt, RuntimeError):  # the latter where memory is short
             if (trainer.state.epoch or 0) >= 1:
                 say(f"stopped after {trainer.state.epoch:.1f} epochs: saving the model as it is")
@@ -226,7 +227,6 @@ def _fit(
     documents: Any,
 ) -> SurpriseModel:
     from .few_shot import fit_labels
-    from .targets import accuracy_and_f1, as_matrix
 
     model = load_pipeline(args).model
     texts = rows[args.text_column]
@@ -235,18 +235,29 @@ def _fit(
         documents=texts if documents is None else documents, batch_size=args.batch_size,
         refine=args.refine,
     )  # fmt: skip
-    if test is not None and any(targets):
-        positive = as_matrix(targets, len(labels))
-        emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
-        assert model.fitted is not None
-        best = model.fitted.rank(emb, max(int(positive.sum(dim=1).max()), 1))[1]
-        _show({f"eval_surprise_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()})
+    if test is not None:
+        _try(args, model, test, targets)
     model.save_pretrained(args.out)
     return model
 
 
-def _show(metrics: dict[str, float]) -> None:
-    for name in ("cosine", "surprise"):
-        if f"eval_{name}_accuracy" in metrics:
-            accuracy, f1 = metrics[f"eval_{name}_accuracy"], metrics[f"eval_{name}_f1"]
-            print(f"{name:<10}accuracy {accuracy:.3f}  macro F1 {f1:.3f}")  # noqa: T201 (what the command is for)
+def _try(args: argparse.Namespace, model: SurpriseModel, test: Dataset, targets: list[list[int]]) -> None:
+    """How right the model is as it will be saved; its card tells it too."""
+    from .ops import unit_rows
+    from .targets import accuracy_and_f1, as_matrix
+
+    assert model.candidate_labels is not None
+    assert model.fitted is not None
+    if not any(targets):
+        return
+    positive = as_matrix(targets, len(model.candidate_labels))
+    emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
+    k = max(int(positive.sum(dim=1).max()), 1)
+    vectors = model.label_vectors(model.candidate_labels, model.hypothesis_template).to(emb.device)
+    cosine, surprise = (unit_rows(emb) @ unit_rows(vectors).T).topk(k).indices, model.fitted.rank(emb, k)[1]
+    results: dict[str, float] = {}
+    for name, best in (("cosine", cosine), ("surprise", surprise)):
+        found = accuracy_and_f1(best.cpu(), positive)
+        print(f"{name:<10}accuracy {found['accuracy']:.3f}  macro F1 {found['f1']:.3f}")  # noqa: T201 (what it is for)
+        results |= {f"{name}_{measure}": value for measure, value in found.items()}
+    model.record_results("the test set", results)

@@ -18,7 +18,7 @@ from .estimators import row_slices
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE
 from .ops import unit_rows
-from .targets import as_class_label, as_matrix, read_targets
+from .targets import as_class_label, as_matrix, feature_of, read_targets
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -196,7 +196,7 @@ def fit_labels(
         ValueError: as `read_targets`, `inputs.iterate` and `SurpriseModel.set_labels`; or not as many labels as texts.
             Labels and ensemble then stay as they were.
     """
-    names, targets = read_targets(labels, candidate_labels, _feature_of(labels))
+    names, targets = read_targets(labels, candidate_labels, feature_of(labels))
     rows = [inputs.text_of(row, at) for at, row in enumerate(inputs.iterate(texts))]
     if len(rows) != len(targets):
         raise ValueError(f"there are {len(rows)} texts but {len(targets)} labels: give one label (or list) to each")
@@ -209,7 +209,8 @@ def fit_labels(
         examples, _ = model.embed([str(rows[at]) for at in kept], batch_size=batch_size, rows=kept)
         centre = None if model.ensemble is None else model.ensemble.mean
         if options.get("refine") is None:
-            options["refine"] = "auto" if model.ensemble is None else refinement_beside(len(kept), len(model.ensemble))
+            labelled = sum(bool(targets[at]) for at in kept)
+            options["refine"] = "auto" if model.ensemble is None else refinement_beside(labelled, len(model.ensemble))
         positive = as_matrix([targets[at] for at in kept], len(names))
         vectors = part_labels(model.name_vectors(names, template), examples, positive, centre)
         return model.set_labels(names, template, vectors=vectors, **options)
@@ -224,12 +225,6 @@ def refinement_beside(examples: int, documents: int) -> int | str:
     Refinement finds where a group lies, which examples tell with less doubt (docs/few_shot.md).
     """
     return "auto" if documents > examples else 0
-
-
-def _feature_of(column: Any) -> Any:
-    """The feature of a `datasets` column (`ds["label"]`), which knows the names of its numbers."""
-    features, name = getattr(getattr(column, "source", None), "features", None), getattr(column, "column_name", None)
-    return features.get(name) if isinstance(features, dict) else None
 
 
 # --- examples from documents -------------------------------------------------------------------------------------

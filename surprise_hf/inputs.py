@@ -54,7 +54,8 @@ def is_stream(documents: Any) -> bool:
 
 def is_array(x: Any) -> bool:
     """Embeddings rather than texts: a tensor, or an array of numbers."""
-    return isinstance(x, Tensor) or (hasattr(x, "ndim") and getattr(getattr(x, "dtype", None), "kind", "") in "fiub")
+    kind = getattr(getattr(x, "dtype", None), "kind", None)  # a DataFrame has none
+    return isinstance(x, Tensor) or (hasattr(x, "ndim") and kind in {"f", "i", "u", "b"})
 
 
 def iterate(documents: Any) -> Iterator[Any]:

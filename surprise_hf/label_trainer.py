@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel
 
@@ -29,6 +29,7 @@ from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, is_columns, prepare, read_documents
 
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
+FOCAL = ("gamma", "epsilon", "probability", "delta", "balanced")  # options of the focal loss, as arguments too
 NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
 
 
@@ -69,10 +70,14 @@ class LabelTrainer(SentenceTransformerTrainer):
         **kwargs: Any,
     ) -> None:
         args = SurpriseTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        _check_types(model, args, loss)
         self.labels = None if labels is None else inputs.as_labels(labels)
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
+        for name in () if loss is None else FOCAL:
+            setattr(args, name, getattr(loss, name))  # for the card
         self._scoring: dict[str, Any] = {}  # options that labels are fitted with
+        self._is_trained = False  # whether `train` came to its end, with whatever number of steps
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
         self._memory: dict[str, Tensor] = {}  # of the loss, as a checkpoint has it
@@ -84,6 +89,8 @@ class LabelTrainer(SentenceTransformerTrainer):
             raise ValueError(NO_DOCUMENTS)
         if self.labels is None:
             raise ValueError("no labels: pass labels=[...], or a train_dataset that has them")
+        if args.class_weight is not None and train_dataset is None:
+            raise ValueError("class_weight='balanced' counts the labels of a train_dataset, and there is none")
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         self.add_callback(AimAtExamples(self))
@@ -92,31 +99,41 @@ class LabelTrainer(SentenceTransformerTrainer):
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """With labels and template stored, and one prompt for documents and labels."""
         model = SurpriseModel.from_encoder(model)
-        prompts = self._columns.prompts
-        if isinstance(prompts, dict) and prompts:
+        args, read_as = self._columns, model._default_prompt  # noqa: SLF001
+        if isinstance(args.prompts, dict) and args.prompts:
             raise ValueError("documents and labels share one prompt: give prompts as a string, or a model with one")
-        if prompts:
-            model.prompts["surprise"] = str(prompts)
+        if args.prompts:
+            model.prompts["surprise"] = str(args.prompts)
             model.default_prompt_name = "surprise"
         template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
         if not isinstance(template, str):
             raise ValueError("training takes one hypothesis_template; average several when labelling")
         self.template = template
-        refine = "auto" if self._columns.refine is None and self.ensemble is not None else self._columns.refine
-        self._scoring = {"refine": refine, "weight": self._columns.surprise_weight}
-        return model.set_labels(self.labels, template, **self._scoring)
+        assert self.labels is not None
+        said = {"refine": args.refine, "weight": args.surprise_weight}
+        if args.refine is None and self.ensemble is not None:
+            said["refine"] = "auto"
+        said = {name: value for name, value in said.items() if value is not None}
+        stored, same_prompt = model.fit_options, read_as == model._default_prompt  # noqa: SLF001
+        self._scoring = {**stored, "refine": None, **said}  # of what is trained
+        options = {**stored, **said}
+        same = model.stores(self.labels) and template == model.hypothesis_template and options == stored
+        if same and same_prompt:
+            return model
+        given = model.label_vectors(self.labels, template) if model._given is not None and same_prompt else None  # noqa: SLF001
+        return model.set_labels(self.labels, template, vectors=given, **options)
 
     def call_model_init(self, trial: Any = None) -> SurpriseModel:
         """A fresh model for each search trial, prepared as the one given would be."""
         return self._as_model(cast("SentenceTransformer", super().call_model_init(trial)))
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """What is made of the arguments is made of those of the trial."""
+        """Labels are fitted as the arguments of the trial say."""
         super()._hp_search_setup(trial)
         if trial is not None:
             self._columns.check_scoring()
             self._as_model(self.model)
-            self.loss = self.prepare_loss(self.get_default_loss(self.model), self.model)  # type: ignore[assignment]
+            self._set_up_loss()
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """As in the base class, but no training texts are drawn for its card's examples, with a progress bar: the card
@@ -135,13 +152,12 @@ class LabelTrainer(SentenceTransformerTrainer):
         Raises:
             ValueError: a column is not found, or a label is not in the label set; the message names the row.
         """
-        if dataset is None or (self.labels and getattr(dataset, "_surprise_labels", None) is self.labels):
-            return dataset
+        if dataset is None:
+            return None
         if isinstance(dataset, dict) and not isinstance(dataset, Dataset) and not is_columns(dataset):
             return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
         columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
         prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
-        prepared._surprise_labels = self.labels  # noqa: SLF001 (so that it is not prepared twice)
         return prepared
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> LabelCollator:
@@ -164,6 +180,14 @@ class LabelTrainer(SentenceTransformerTrainer):
         self._train_dataloader = self.accelerator.prepare(loader)
         return self._train_dataloader
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Rows of any kind, and those that were given later."""
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            self.eval_dataset = self.preprocess_dataset(self.eval_dataset, "eval")
+        else:
+            eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
+        return super().get_eval_dataloader(eval_dataset)
+
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Rows to predict need no label column."""
         return super().get_test_dataloader(self.preprocess_dataset(test_dataset, "test"))
@@ -172,20 +196,30 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def get_default_loss(self, model: Any) -> LabelMatrixLoss:
         """The loss of the arguments over this label set."""
-        args, focal = self._columns, self._focal
         assert self.labels is not None
         assert isinstance(self.template, str)
-        if focal is None:
-            weight = self._balanced() if args.class_weight == "balanced" else None
-            focal = WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, args.balanced, weight)
+        texts = inputs.hypotheses(self.labels, self.template)
+        prompt = model._default_prompt or None  # noqa: SLF001
+        return LabelMatrixLoss(model, texts, self._focal_loss(), self._labels_per_step(), prompt)
+
+    def _focal_loss(self) -> WeightedFocalLoss:
+        """That given, or that of the arguments."""
+        if self._focal is not None:
+            return self._focal
+        args = self._columns
+        weight = self._balanced() if args.class_weight == "balanced" else None
+        return WeightedFocalLoss(args.gamma, args.epsilon, args.probability, args.delta, args.balanced, weight)
+
+    def _set_up_loss(self) -> None:
+        """As the arguments are now, which may have changed since the trainer was made."""
+        self.loss.labels_per_step, focal = self._labels_per_step(), self._focal_loss().to(self.args.device)
+        for name in (*FOCAL, "class_weight"):
+            setattr(self.loss.focal, name, getattr(focal, name))
+
+    def _labels_per_step(self) -> int:
+        args = self._columns
         most = LABELS_PER_DOCUMENT * args.train_batch_size * args.world_size
-        return LabelMatrixLoss(
-            model,
-            inputs.hypotheses(self.labels, self.template),
-            focal,
-            most if args.labels_per_step is None else args.labels_per_step,
-            model._default_prompt or None,  # noqa: SLF001
-        )
+        return most if args.labels_per_step is None else args.labels_per_step
 
     def _balanced(self) -> Tensor:
         """(m,) weights n / (labels that occur * count), 1 on average over the labelled documents."""
@@ -203,13 +237,16 @@ class LabelTrainer(SentenceTransformerTrainer):
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
         if is_adapted(self.model) and (self.args.save_strategy != "no" or self.args.load_best_model_at_end):
             raise ValueError(f"{ADAPTED}; train with save_strategy='no' and without load_best_model_at_end")
-        self._fit_step, self._memory = None, {}
+        self._fit_step, self._memory, self._is_trained = None, {}, False
+        self.train_dataset = self.preprocess_dataset(self.train_dataset, "train")  # it may be another one by now
+        self._set_up_loss()
         try:
             result = super().train(*args, **kwargs)
         finally:
             for weight in self._held:
                 weight.requires_grad_(True)
             self._held = []
+        self._is_trained = True
         self._refit()
         return result
 
@@ -241,10 +278,15 @@ class LabelTrainer(SentenceTransformerTrainer):
         """As in every Trainer, without the word embeddings unless they are to be trained."""
         if not self._columns.train_word_embeddings:
             encoders = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
-            found = {id(w): w for encoder in encoders for w in encoder.get_input_embeddings().parameters()}
+            found = {id(w): w for encoder in encoders for w in _word_embeddings(encoder)}
             self._held += [weight for weight in found.values() if weight.requires_grad]
             for weight in self._held:
                 weight.requires_grad_(False)
+        if not any(weight.requires_grad for weight in self.model.parameters()):
+            raise ValueError(
+                "no weight of the encoder would be trained: all are frozen (as peft leaves those it has merged an"
+                " adapter into), or word embeddings; set requires_grad, or open the saved folder again"
+            )
         return super().create_optimizer(*args, **kwargs)
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -268,12 +310,12 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def _refit(self) -> None:
         """Fit the model's ensemble and labels, unless they were at this step. No text is encoded twice."""
-        documents, mix = self.ensemble, self._columns.mix_examples and self.state.global_step
-        if documents is None and self.train_dataset is not None:
-            documents = self.train_dataset[TEXT]
+        documents, rows, trained = self.ensemble, self.train_dataset, self._is_trained or self.state.global_step > 0
+        if documents is None and rows is not None:
+            documents = rows[TEXT]
         if documents is None or self._fit_step == self.state.global_step:
             return
-        if mix and isinstance(self.train_dataset, Dataset):
+        if self._columns.mix_examples and isinstance(rows, Dataset) and trained:
             options = dict(self._scoring)
             self.model.set_labels(None)  # not to be fitted before they are mixed
             names, examples, positive = self._examples()
@@ -283,7 +325,7 @@ class LabelTrainer(SentenceTransformerTrainer):
                 self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
                 if self._columns.refine is None:
                     assert self.model.ensemble is not None
-                    options["refine"] = refinement_beside(len(examples), len(self.model.ensemble))
+                    options["refine"] = refinement_beside(int(positive.any(dim=1).sum()), len(self.model.ensemble))
             vectors = part_labels(names, examples, positive, weight=self._weights())
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
@@ -295,3 +337,23 @@ class LabelTrainer(SentenceTransformerTrainer):
         assert self.labels is not None
         assert isinstance(self.template, str)
         return self.model.name_vectors(self.labels, self.template)
+
+
+def _check_types(model: Any, args: Any, loss: Any) -> None:
+    for name, given, wanted in (
+        ("args", args, SurpriseTrainingArguments),
+        ("model", model, SentenceTransformer),
+        ("loss", loss, WeightedFocalLoss),
+    ):
+        if given is not None and not isinstance(given, wanted):
+            raise ValueError(f"{name} must be a {wanted.__name__}, got {given!r}")
+    if loss is not None and args.class_weight is not None:
+        raise ValueError("class_weight is of the trainer's own loss: give WeightedFocalLoss(class_weight=...)")
+
+
+def _word_embeddings(encoder: PreTrainedModel) -> list[nn.Parameter]:
+    """None where transformers can't tell which they are."""
+    try:
+        return list(encoder.get_input_embeddings().parameters())
+    except NotImplementedError:
+        return []

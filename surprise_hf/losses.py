@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from .ops import PROBABILITIES, weighted_focal_loss
+from .ops import PROBABILITIES, check_focal_options, weighted_focal_loss
 
 __all__ = ["PROBABILITIES", "Float32Attention", "LabelMatrixLoss", "WeightedFocalLoss", "weighted_focal_loss"]
 
@@ -43,7 +43,7 @@ class WeightedFocalLoss(nn.Module):
     Returns: loss () and cross-entropy ().
 
     Raises:
-        ValueError: class weights that are none, or not one for each label.
+        ValueError: an option that does not fit; class weights that are none, or not one for each label.
 
     Examples:
         >>> loss, cross_entropy = WeightedFocalLoss()(documents, labels, positive)
@@ -62,6 +62,7 @@ class WeightedFocalLoss(nn.Module):
         class_weight: Tensor | Sequence[float] | None = None,
     ) -> None:
         super().__init__()
+        check_focal_options(gamma, epsilon, probability, delta)
         self.gamma, self.epsilon, self.probability, self.delta = gamma, epsilon, probability, delta
         self.balanced = balanced
         weight = None if class_weight is None else torch.as_tensor(class_weight, dtype=torch.float32)
@@ -156,7 +157,7 @@ class LabelMatrixLoss(nn.Module):
 
         As `few_shot.aim_labels` has found them. None for both: the cosine as it is.
         """
-        self.offset, self.centre, self._known = offset, centre, None
+        self.offset, self.centre, self._known, self._turn = offset, centre, None, 0
 
     def memory(self) -> dict[str, Tensor]:
         """What a checkpoint needs beside the weights: what `aim` was given, and what later steps know of earlier ones

@@ -174,6 +174,9 @@ class SurpriseModel(ModelFiles):
             truncate_dim=encoder.truncate_dim,
         )
         model.module_kwargs = encoder.module_kwargs
+        model._model_card_text = encoder._model_card_text  # noqa: SLF001 (its license goes into the card)
+        if encoder.model_card_data.license is not None:
+            model.model_card_data.license = encoder.model_card_data.license
         return model
 
     def train(self, mode: bool = True) -> SurpriseModel:

@@ -95,7 +95,9 @@ class GoingOn(LabelTrainer):
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """As the other one has made it."""
-        return cast("SurpriseModel", model)
+        made = cast("SurpriseModel", model)
+        self._scoring = dict(made.fit_options)
+        return made
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """The card tells of the training that the user started."""

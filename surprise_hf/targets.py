@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,16 +13,17 @@ from torch import Tensor
 from . import inputs
 from .inputs import Label
 
-__all__ = ["accuracy_and_f1", "as_class_label", "as_matrix", "class_label", "read_targets"]
+__all__ = ["accuracy_and_f1", "as_class_label", "as_matrix", "class_label", "feature_of", "read_targets"]
 
 
 def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None) -> tuple[list[Label], list[list[int]]]:
     """The label set, and each row's labels as positions in it.
 
     Args:
-        column: for each row a label name, a number, a list of these, or None, "", [] or -1 for no label. A list of
-            floats or bools of the label set's length marks the labels with 1.0 or True. Arrays and tensors count as
-            lists.
+        column: for each row a label name, a number, a list of these, or None, "", [] or -1 for no label (-1 is a label
+            where the label set has it). A list of floats or bools of the label set's length marks the labels with 1.0
+            or True; single bools are the labels "False" and "True", or the first two of `labels`. Arrays and tensors
+            count as lists.
         labels: the label set, as for `inputs.as_labels`; numbers in the column are then positions in it (or the
             labels themselves, if one of these is a number or the text of one: 7 is the label "7"). None takes the
             names of `feature`, or the labels that occur, sorted.
@@ -39,9 +41,12 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
     """
     if isinstance(column, (str, bytes)):
         raise ValueError(f"labels must be a list with one label (or list) for each text, got {column!r}")
-    rows = [_as_list(inputs.plain(value), row) for row, value in enumerate(inputs.plain(column))]
+    cells = [inputs.plain(value) for value in inputs.plain(column)]
+    rows = [_as_list(value, row) for row, value in enumerate(cells)]
     given = class_label(feature)
     labels = given if labels is None else labels
+    if labels is None and all(isinstance(value, bool) or inputs.is_missing(value) for value in cells) and any(rows):
+        labels = ["False", "True"]  # as a file of text has them
     if labels is None:
         if any(isinstance(value, float) for values in rows for value in values):
             raise ValueError(
@@ -49,6 +54,14 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
                 " labels=[...]"
             )
         found = {value for values in rows for value in values}
+        if -1 in found and any(isinstance(value, int) and value != -1 for value in found):
+            count = sum(-1 in values for values in rows)
+            warnings.warn(
+                f"-1 is read as no label, in {count:,} of {len(rows):,} rows: if it is one, pass the label set as"
+                " labels=[-1, ...]",
+                stacklevel=2,
+            )
+        found.discard(-1)
         if not found:
             raise ValueError("no row has a label: pass the label set as labels=[...] (--labels on the command line)")
         if any(isinstance(value, str) for value in found) and any(not isinstance(value, str) for value in found):
@@ -64,6 +77,11 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         place.update({int(name): place[name] for name in sorted(numerals, key=lambda one: -len(str(one)))})
     else:
         place.update({at: at for at in range(len(names))})
+    for name in names:
+        if isinstance(name, int):  # as a file of text has it
+            place.setdefault(str(name), place[name])
+    if -1 not in place:
+        rows = [[value for value in values if isinstance(value, float) or value != -1] for values in rows]
     filled = [values for values in rows if values]
     if len(names) == 2 and {tuple(values) for values in filled} == {(0, 1), (1, 0)}:
         raise ValueError(MARKS.format(row=rows.index(filled[0]), values=filled[0], what="every row has both labels"))
@@ -87,6 +105,12 @@ def class_label(feature: Any) -> Any:
     while feature is not None and type(feature).__name__ != "ClassLabel":
         feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
     return feature
+
+
+def feature_of(column: Any) -> Any:
+    """The feature of a `datasets` column (`ds["label"]`), which knows the names of its numbers."""
+    features, name = getattr(getattr(column, "source", None), "features", None), getattr(column, "column_name", None)
+    return features.get(name) if isinstance(features, dict) else None
 
 
 def as_class_label(labels: Sequence[Label]) -> Any:
@@ -129,7 +153,7 @@ def _as_label(value: Any, row: int) -> Label:
 
 
 def _is_none(value: Any) -> bool:
-    return inputs.is_missing(value) or value == -1 or (isinstance(value, str) and not value.strip())
+    return inputs.is_missing(value) or (isinstance(value, str) and not value.strip())
 
 
 def _positions(values: list[Any], row: int, place: dict[Any, int], m: int, called: Sequence[str]) -> list[int]:

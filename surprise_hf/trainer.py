@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy
+from transformers.trainer_pt_utils import nested_numpify
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, denumpify_detensorize
 from transformers.utils.hub import PushInProgress
 
 from . import inputs, self_training
@@ -146,7 +147,12 @@ class SurpriseTrainer(LabelTrainer):
         examples = self._examples()[1]
         embedded = torch.cat([examples, looked_at[[at for at, _ in found.values()]].to(examples)])
         self.log({"self_training": len(found), "agreement": round(agreement, 4)})
-        kind: dict[str, Any] = {"labels": self.labels, "hypothesis_template": self.template, "loss": self._focal}
+        kind: dict[str, Any] = {
+            "labels": self.labels,
+            "hypothesis_template": self.template,
+            "loss": self._focal,
+            "optimizer_cls_and_kwargs": self.optimizer_cls_and_kwargs,
+        }
         more = self_training.GoingOn(model, self._columns, rows, embedded, **kind)
         self._fit_step = None
         try:
@@ -167,7 +173,8 @@ class SurpriseTrainer(LabelTrainer):
             return wanted
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
         ends = args.max_steps > 0 or args.load_best_model_at_end
-        enough = labels >= self_training.LABELS and len(rows) >= self_training.EXAMPLES * labels
+        examples = sum(map(bool, rows[LABEL]))
+        enough = labels >= self_training.LABELS and examples >= self_training.EXAMPLES * labels
         return enough and refined and not ends and all(len(one) < 2 for one in rows[LABEL])
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
@@ -187,7 +194,7 @@ class SurpriseTrainer(LabelTrainer):
 
     def _save_memory(self, path: str) -> None:
         """Of a checkpoint: what the loss found before it cannot be found again when training goes on."""
-        found = self.loss.memory() if self.is_in_train else {}
+        found = self.loss.memory() if Path(path).name.startswith(PREFIX_CHECKPOINT_DIR) else {}
         if found:
             save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, MEMORY))
 
@@ -218,9 +225,10 @@ class SurpriseTrainer(LabelTrainer):
         memory = Path(checkpoint_path, MEMORY)
         self._memory = load_file(memory) if memory.exists() else {}
         if Path(checkpoint_path, FOLDER, CONFIG).exists():
-            name = self.model.encoder_name
+            name, own_card = self.model.encoder_name, self.model._has_own_card  # noqa: SLF001
             self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001
             self.model.encoder_name = self.model.encoder_name or name
+            self.model._has_own_card = own_card  # noqa: SLF001 (of what was given, not of the checkpoint)
             if self.model.candidate_labels != self.labels:
                 raise ValueError(
                     f"{checkpoint_path} was trained for other labels: {self.model.candidate_labels}, not {self.labels}"
@@ -277,17 +285,21 @@ class SurpriseTrainer(LabelTrainer):
                 "cosine": torch.topk(unit_rows(emb) @ unit_rows(vectors).T, k, dim=1).indices,
                 "surprise": fitted.rank(emb, k)[1],
             }
-            scores = fitted.score(emb).float().cpu().numpy()
+            scores = fitted.score(emb).float().cpu()
+            if self.preprocess_logits_for_metrics is not None:
+                scores = self.preprocess_logits_for_metrics(scores, positive)
         for way, best in decided.items():
             if positive.any():
                 found |= {f"{way}_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()}
-        if positive.any():
+        if positive.any() and (metric_key_prefix != "eval" or self.eval_dataset is None or rows is self.eval_dataset):
             data = {"eval": "the evaluation set", "test": "the test set"}.get(metric_key_prefix, metric_key_prefix)
             self.model.record_results(data, {name: value for name, value in found.items() if "_" in name})
         if self._metrics is not None:
-            found |= self._metrics(EvalPrediction(predictions=scores, label_ids=positive.numpy()))
-        metrics |= {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        return EvalLoopOutput(scores, positive.numpy(), metrics, len(texts))
+            found |= self._metrics(EvalPrediction(predictions=nested_numpify(scores), label_ids=positive.numpy()))
+        start = f"{metric_key_prefix}_"
+        found = denumpify_detensorize(found)
+        metrics |= {name if name.startswith(start) else start + name: value for name, value in found.items()}
+        return EvalLoopOutput(nested_numpify(scores), positive.numpy(), metrics, len(texts))
 
     def _context(self, texts: Sequence[str], emb: Tensor) -> Any:
         if self.ensemble is not None:

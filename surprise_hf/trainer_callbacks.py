@@ -48,8 +48,8 @@ class StopOnCrossEntropy(TrainerCallback):
 
 
 class AimAtExamples(TrainerCallback):
-    """Before the first step, the trainer sees where its examples lie, and the model lets go of its ensemble and of what
-    an evaluation of its weights has found.
+    """Before the first step, the trainer sees where its examples lie, and the model lets go of its ensemble and its
+    labels' vectors. Before each step it lets go of what an evaluation of its weights has found.
     """
 
     def __init__(self, trainer: LabelTrainer) -> None:
@@ -57,6 +57,11 @@ class AimAtExamples(TrainerCallback):
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Model and loss are those that will be trained, and nothing has been refused."""
-        self.trainer.model.set_ensemble(None)
-        self.trainer.model.report.pop("results", None)
+        model = self.trainer.model
+        model.set_ensemble(None)
+        model.set_labels(model.candidate_labels, **self.trainer._scoring)  # noqa: SLF001
         self.trainer._aim()  # noqa: SLF001
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """The results in the card are of the weights beside it."""
+        self.trainer.model.report.pop("results", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +12,7 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 
 from . import inputs
 from .fitted import plain_options
+from .ops import check_focal_options
 
 __all__ = ["SurpriseTrainingArguments"]
 
@@ -90,6 +93,15 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
             self.bf16_on_cpu = bool(capabilities.get("amx_bf16"))
         if self.labels_per_step is not None:
             inputs.positive_int("labels_per_step", self.labels_per_step)
+        stop: Any = self.stop_cross_entropy
+        if stop is not None and (not isinstance(stop, numbers.Real) or math.isnan(stop)):
+            raise ValueError(f"stop_cross_entropy must be a number or None, got {stop!r}")
+        check_focal_options(self.gamma, self.epsilon, self.probability, self.delta)
+        if self.batch_eval_metrics or self.include_for_metrics:
+            raise ValueError(
+                "batch_eval_metrics and include_for_metrics have no effect here: compute_metrics is given the scores"
+                " and targets of all documents at once"
+            )
         self.check_scoring()
 
     def check_scoring(self) -> None:

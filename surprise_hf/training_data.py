@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, DatasetInfo, Features, List, Value
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from . import inputs
 from .ensemble import Ensemble
 from .inputs import Label
-from .targets import as_class_label, as_matrix, read_targets
+from .targets import as_class_label, as_matrix, feature_of, read_targets
 
 TEXT, LABEL, WEIGHT = "text", "label", "weight"  # columns of a prepared dataset
 TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence"), ("label", "labels")
+PREPARED = "prepared by surprise_hf"  # the description of such a dataset, which its parts keep
 
 
 @dataclass
@@ -27,6 +28,8 @@ class LabelCollator(SentenceTransformerDataCollator):
     """Tokenised documents, their labels as a boolean matrix, and their weights."""
 
     label_count: int = 0
+    # no text, so that a batch without duplicates may have rows of the same weight
+    valid_label_columns: list[str] = field(default_factory=lambda: [LABEL, WEIGHT])
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch."""
@@ -48,7 +51,8 @@ def prepare(
     """The columns text, label (positions of its labels) and weight of any kind of rows; other columns are left out.
 
     Args:
-        dataset: a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns.
+        dataset: a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns; or what `prepare` has given for these
+            labels, or some rows of it, which comes back as it is.
         dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels), or None.
         labels: the label set; None takes that of the rows.
         text_column, label_column: None finds them by their names.
@@ -61,30 +65,40 @@ def prepare(
         ValueError: a column is not found, there is no row, a label is not in the label set, a weight is not a finite
             number from 0 on (the message names the row), or all weights are 0.
     """
-    rows, name = _as_dataset(dataset), dataset_name or "given"
-    if not len(rows):
+    if labels is not None and is_prepared(dataset, labels):
+        return dataset, labels
+    table, name = _as_table(dataset), dataset_name or "given"
+    if not table.rows:
         raise ValueError(f"the {name} dataset has no rows")
-    text_at = _find(rows, name, text_column, TEXT_COLUMNS, "text")
-    label_at = _find(rows, name, label_column, LABEL_COLUMNS, "label")
+    text_at = _find(table, name, text_column, TEXT_COLUMNS, "text")
+    label_at = _find(table, name, label_column, LABEL_COLUMNS, "label")
     weighted = weight_column is not None and dataset_name == "train"
-    weight_at = _find(rows, name, weight_column, (), "weight") if weighted else None
+    weight_at = _find(table, name, weight_column, (), "weight") if weighted else None
     assert text_at is not None
-    texts = [inputs.text_of(text, row) or "" for row, text in enumerate(rows[text_at])]
+    texts = [inputs.text_of(text, row) or "" for row, text in enumerate(inputs.plain(table.columns[text_at]))]
     columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
-    features = {TEXT: Value("string"), LABEL: List(Value("int64"))}
     if label_at is not None:
-        found, columns[LABEL] = read_targets(rows[label_at], labels, rows.features[label_at])
+        found, columns[LABEL] = read_targets(table.columns[label_at], labels, table.features.get(label_at))
         labels = found if labels is None else labels
+    features = {TEXT: Value("string"), LABEL: List(Value("int64") if labels is None else as_class_label(labels))}
     if weight_at is not None:
-        columns[WEIGHT], features[WEIGHT] = _weights(rows[weight_at], weight_at), Value("float32")
-    prepared = Dataset.from_dict(columns, Features(features))
-    blank = sum(map(inputs.is_blank, texts))
+        columns[WEIGHT], features[WEIGHT] = _weights(table.columns[weight_at], weight_at), Value("float32")
+    prepared = Dataset.from_dict(columns, info=DatasetInfo(description=PREPARED, features=Features(features)))
+    kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
+    blank = len(texts) - len(kept)
     if blank and dataset_name == "train":
         warnings.warn(f"{blank} of the {len(texts)} training texts are blank and left out", stacklevel=4)
-        prepared = prepared.filter(lambda text: not inputs.is_blank(text), input_columns=TEXT)
-    if dataset_name == "train" and not len(prepared):
+        prepared = prepared.select(kept)
+    if dataset_name == "train" and not kept:
         raise ValueError("the training set has no text to train on")
     return prepared, labels
+
+
+def is_prepared(rows: Any, labels: Sequence[Label]) -> bool:
+    """Is this what `prepare` has made for these labels, or some rows of it?"""
+    if not isinstance(rows, Dataset) or rows.info.description != PREPARED or LABEL not in rows.features:
+        return False
+    return rows.features[LABEL] == List(as_class_label(labels))
 
 
 def restore(prepared: Dataset, labels: Sequence[Label], text: str, label: str, weight: str | None) -> Dataset:
@@ -100,8 +114,16 @@ def restore(prepared: Dataset, labels: Sequence[Label], text: str, label: str, w
     return Dataset.from_dict(columns, Features(features))
 
 
-def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
-    have = rows.column_names
+class Table(NamedTuple):
+    """Rows of any kind by columns: only those that are used are ever read."""
+
+    columns: Mapping[str, Any]
+    features: Mapping[str, Any]  # of `datasets`, where they are known
+    rows: int
+
+
+def _find(table: Table, name: str, given: str | None, usual: Sequence[str], what: str) -> str | None:
+    have = list(table.columns)
     if given is not None and given in have:
         return given
     if given is not None and (what == "text" or name == "train"):
@@ -110,14 +132,20 @@ def _find(rows: Dataset, name: str, given: str | None, usual: Sequence[str], wha
     if found:
         return found[0]
     if what == "text":
-        strings = [c for c, f in rows.features.items() if getattr(f, "dtype", "") in ("string", "large_string")]
-        strings = [column for column in strings if column not in LABEL_COLUMNS]
+        strings = [column for column in have if column not in LABEL_COLUMNS and _holds_strings(table, column)]
         if len(strings) != 1:
             raise ValueError(f"which column of the {name} dataset holds the texts ({', '.join(have)})? Set text_column")
         return strings[0]
     if name in ("train", "eval") and what == "label":
         raise ValueError(f"which column of the {name} dataset holds the labels ({', '.join(have)})? Set label_column")
     return None
+
+
+def _holds_strings(table: Table, column: str) -> bool:
+    if column in table.features:
+        return getattr(table.features[column], "dtype", "") in ("string", "large_string")
+    values = [value for value in inputs.plain(table.columns[column]) if not inputs.is_missing(value)]
+    return bool(values) and all(isinstance(value, str) for value in values)
 
 
 def _weights(column: Any, name: str) -> list[float]:
@@ -139,25 +167,34 @@ def is_columns(rows: Any) -> bool:
 
 def _is_table(rows: Any) -> bool:
     first = next(iter(rows), None) if isinstance(rows, (list, tuple)) else None
-    return isinstance(rows, dict) or isinstance(first, dict) or hasattr(rows, "columns") or hasattr(rows, "features")
+    known = ("columns", "column_names")  # of DataFrames, of datasets
+    return isinstance(rows, dict) or isinstance(first, dict) or any(hasattr(rows, name) for name in known)
 
 
-def _as_dataset(rows: Any) -> Dataset:
-    """Any kind of table, read into memory."""
+def _as_table(rows: Any) -> Table:
+    """Any kind of table."""
     if isinstance(rows, Dataset):
-        return rows
-    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):
-        return Dataset.from_pandas(rows, preserve_index=False)
+        as_it_is = rows.format["type"] in (None, "custom")  # the latter is a transform, which may make the texts
+        rows = rows if as_it_is else rows.with_format(None)
+        return Table({name: rows[name] for name in rows.column_names}, rows.features, len(rows))
+    if hasattr(rows, "columns") and hasattr(rows, "to_dict"):  # pandas, polars
+        return Table({str(name): rows[name] for name in rows.columns}, {}, len(rows))
     if is_columns(rows):
-        return Dataset.from_dict({name: list(inputs.plain(column)) for name, column in rows.items()})
-    listed = list(rows)
+        lengths = {name: len(column) for name, column in rows.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"the columns differ in length: {lengths}")
+        features = {name: feature for name, column in rows.items() if (feature := feature_of(column)) is not None}
+        return Table(rows, features, next(iter(lengths.values())))
+    # a torch Dataset need not raise IndexError at its end, so plain iteration might never stop
+    listed = list(rows) if hasattr(rows, "__iter__") else [rows[i] for i in range(len(rows))]
     if not all(isinstance(row, dict) for row in listed):
         raise ValueError(
             "a dataset must be a datasets.Dataset, a DataFrame, a dict of columns, or dicts with a text and a label"
             " each"
         )
-    features = getattr(rows, "features", None)
-    return Dataset.from_list(listed, features=features if isinstance(features, Features) else None)
+    names = dict.fromkeys(name for row in listed for name in row)
+    columns = {name: [row.get(name) for row in listed] for name in names}
+    return Table(columns, getattr(rows, "features", None) or {}, len(listed))
 
 
 def read_documents(documents: Any) -> Any:
@@ -171,8 +208,8 @@ def read_documents(documents: Any) -> Any:
     """
     if isinstance(documents, Ensemble) or inputs.is_array(documents):
         raise ValueError(
-            f"ensemble is an {type(documents).__name__} of embeddings, which are no longer those of the encoder once"
-            " it is trained: give the documents as texts"
+            f"ensemble is of embeddings ({type(documents).__name__}), which are no longer those of the encoder once it"
+            " is trained: give the documents as texts"
         )
     rows = inputs.iterate(documents)
     if rows is documents:

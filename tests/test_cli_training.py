@@ -99,12 +99,17 @@ def test_a_wrong_test_set_is_refused_before_training(st_path, tmp_path, capsys, 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize(
-    ("steps", "method", "kept"), [(6, "training_step", True), (2, "training_step", False), (0, "evaluate", True)]
+    ("steps", "where", "kept"),
+    [
+        (6, (SurpriseTrainer, "training_step"), True),
+        (2, (SurpriseTrainer, "training_step"), False),
+        (0, (SurpriseModel, "record_results"), True),
+    ],
 )
-def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, steps, method, kept):
+def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, steps, where, kept):
     """16 rows, 4 a step: the first epoch ends with step 4."""
     table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
-    interrupt_after(monkeypatch, SurpriseTrainer, method, steps, error)
+    interrupt_after(monkeypatch, *where, steps, error)
     options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 0.001, "--test", table)
     assert train(table, st_path, out, *options) == (130 if error is KeyboardInterrupt else 1)
     err = capsys.readouterr().err

@@ -56,8 +56,8 @@ def test_a_weight_of_the_surprise_score_that_is_none_is_refused(tmp_path, weight
         ((one for one in ["rain", "wind", b"x"]), "document 2 must be a string, got bytes"),
         (Dataset.from_dict({"text": ["a"], "row": [1]}), "pass one column"),
         ({"text": ["a"]}, "documents come as a dict"),
-        (Ensemble.from_embeddings(torch.eye(32)), "Ensemble of embeddings, .* give the documents as texts"),
-        (torch.eye(32), "Tensor of embeddings, .* give the documents as texts"),
+        (Ensemble.from_embeddings(torch.eye(32)), r"of embeddings \(Ensemble\), .* give the documents as texts"),
+        (torch.eye(32), r"of embeddings \(Tensor\), .* give the documents as texts"),
     ],
 )
 def test_an_ensemble_that_is_no_documents_is_refused(st_path, tmp_path, ensemble, words):

@@ -344,6 +344,14 @@ def ensemble_moments(
     return _backend("ensemble_moments", impl)(mean, covariance, queries, normalize=normalize)
 
 
+def check_focal_options(gamma: float, epsilon: float, probability: str, delta: float) -> None:
+    """Refuse options that `weighted_focal_loss` does not take, with a ValueError."""
+    if probability not in PROBABILITIES:
+        raise ValueError(f"probability must be one of {PROBABILITIES}, got {probability!r}")
+    if not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
+        raise ValueError(f"gamma >= 0, 0 <= epsilon <= 1, 0 < delta < 1 must hold: {gamma=}, {epsilon=}, {delta=}")
+
+
 def weighted_focal_loss(
     keys: Tensor,
     queries: Tensor,
@@ -403,10 +411,7 @@ def weighted_focal_loss(
     for name, x in (("queries", queries), ("positive", positive), ("weight", weight)):
         if x is not None and x.device != keys.device:
             raise ValueError(f"keys are on {keys.device} but {name} is on {x.device}")
-    if probability not in PROBABILITIES:
-        raise ValueError(f"probability must be one of {PROBABILITIES}, got {probability!r}")
-    if not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
-        raise ValueError(f"gamma >= 0, 0 <= epsilon <= 1, 0 < delta < 1 must hold: {gamma=}, {epsilon=}, {delta=}")
+    check_focal_options(gamma, epsilon, probability, delta)
     options: dict[str, Any] = {
         "gamma": gamma,
         "epsilon": epsilon,
