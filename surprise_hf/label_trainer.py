@@ -180,13 +180,13 @@ class LabelTrainer(SentenceTransformerTrainer):
         self._train_dataloader = self.accelerator.prepare(loader)
         return self._train_dataloader
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Rows of any kind, and those that were given later."""
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As in every Trainer, of rows of any kind; and of an `eval_dataset` that was set later."""
         if eval_dataset is None or isinstance(eval_dataset, str):
             self.eval_dataset = self.preprocess_dataset(self.eval_dataset, "eval")
         else:
             eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
-        return super().get_eval_dataloader(eval_dataset)
+        return super().evaluate(eval_dataset, *args, **kwargs)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """Rows to predict need no label column."""

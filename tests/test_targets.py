@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 
 import numpy as np
@@ -57,6 +58,16 @@ class Topic(str, Enum):
         ([1, 2], ["01", "02"], ["01", "02"], [[0], [1]]),  # as pandas reads them
         ([1, "01"], ["01", "1"], ["01", "1"], [[1], [0]]),
         ([1, 0], {"1": "bad", "0": "good"}, ["1", "0"], [[0], [1]]),
+        (["2", "1"], [1, 2], ["1", "2"], [[1], [0]]),  # of a table of text
+        # -1 is no label, unless it is one
+        ([-1, 0, 1], [-1, 0, 1], ["-1", "0", "1"], [[0], [1], [2]]),
+        ([-1.0, 1], ["-1", "0", "1"], ["-1", "0", "1"], [[0], [2]]),
+        ([-1, "x"], ["x"], ["x"], [[], [0]]),
+        ([[-1.0, 1.0]], ["x", "y"], ["x", "y"], [[1]]),
+        # single bools
+        ([True, False, None], None, ["False", "True"], [[1], [0], []]),
+        (np.array([True]), None, ["False", "True"], [[1]]),
+        ([True, False], ["ham", "spam"], ["ham", "spam"], [[1], [0]]),
     ],
 )
 def test_label_columns(column, labels, names, rows):
@@ -114,3 +125,12 @@ def test_class_label_features():
 def test_wrong_labels_are_named(column, labels, words):
     with pytest.raises(ValueError, match=words):
         read_targets(column, labels)
+
+
+def test_a_label_that_may_be_none_is_told_of():
+    with pytest.warns(UserWarning, match=r"-1 is read as no label, in 2 of 4 rows: .* labels=\[-1, ...\]"):
+        assert read_targets([-1, 0, 1, -1]) == ([0, 1], [[], [0], [1], []])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_targets([-1, 0], None, ClassLabel(names=["x"])) == (["x"], [[], [0]])
+        assert read_targets(["-1", "1"]) == (["-1", "1"], [[0], [1]])

@@ -142,3 +142,80 @@ def test_unbalanced_classes(st_path, tmp_path):
     data = Dataset.from_dict({"text": TEXTS[:9], "label": TARGETS[:9]})  # 8 to 1
     trainer = make(st_path, tmp_path, data, class_weight="balanced")
     torch.testing.assert_close(trainer.loss.focal.class_weight, torch.tensor([9 / 16, 9 / 2]))
+
+
+ODD = {"meta": [1, "x"], "more": [[1], {"a": 2}]}  # no columns of Arrow
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"text": ["bank", "ball"], "label": ["money", "sport"], **ODD}),
+        {"text": ["bank", "ball"], "label": ["money", ["sport"]], **ODD},
+        [
+            {"text": "bank"},
+            {"label": "sport", "text": "ball", "meta": 1},
+            {"text": "bank", "label": ["money", "sport"]},
+        ],
+        Dataset.from_dict({"text": ["bank", "ball"], "label": ["money", "sport"]}).with_format("arrow"),
+    ],
+)
+def test_only_the_columns_that_are_used_are_read(st_path, tmp_path, table):
+    trainer = make(st_path, tmp_path, table)
+    assert trainer.labels == ["money", "sport"]
+    assert list(trainer.train_dataset["text"])[:2] == ["bank", "ball"]
+    assert trainer.train_dataset["label"][-1] in ([1], [0, 1])
+
+
+def test_columns_of_a_dataset_keep_the_names_of_their_numbers(st_path, tmp_path):
+    given = as_class_label()
+    trainer = make(st_path, tmp_path, {"text": given["text"], "label": given["label"]})
+    assert trainer.labels == LABELS
+    assert [LABELS[at] for (at,) in trainer.train_dataset["label"]] == TARGETS
+
+
+class Endless(torch.utils.data.Dataset):
+    """Never raises IndexError."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, at: int) -> dict[str, str]:
+        return {"text": TEXTS[at * 8 % 24], "label": TARGETS[at * 8 % 24]}
+
+
+def test_a_dataset_without_end_is_read_to_its_length(st_path, tmp_path):
+    assert make(st_path, tmp_path, Endless()).train_dataset.num_rows == 2
+
+
+def test_columns_of_one_length(st_path, tmp_path):
+    with pytest.raises(ValueError, match=r"columns differ in length: {'text': 2, 'label': 1}"):
+        make(st_path, tmp_path, {"text": ["a", "b"], "label": ["x"]})
+
+
+@pytest.mark.parametrize("labels", [[3, 1, 2], LABELS])
+def test_some_rows_of_what_a_trainer_holds_are_those_rows(st_path, tmp_path, labels):
+    """Labels that are numbers were taken for positions, positions for labels."""
+    given = {"body": TEXTS, "kind": [labels[LABELS.index(target)] for target in TARGETS]}
+    named = {"text_column": "body", "label_column": "kind"}
+    trainer = make(st_path, tmp_path, given, given, **named)
+    few = {name: column[8:16] for name, column in given.items()}
+    expected = trainer.evaluate(few)
+    found = trainer.evaluate(trainer.eval_dataset.select(range(8, 16)))
+    assert {k: v for k, v in found.items() if "per_second" not in k and "runtime" not in k} == {
+        k: v for k, v in expected.items() if "per_second" not in k and "runtime" not in k
+    }
+    trainer.eval_dataset = few  # later, and raw
+    assert trainer.evaluate()["eval_loss"] == expected["eval_loss"]
+    trainer.train_dataset = few
+    trainer.train()
+    assert trainer.loss.encoded["documents"] == 16
+
+
+def test_batches_without_duplicates_take_every_row(st_path, tmp_path):
+    """Rows of the same weight were duplicates of each other."""
+    given = {"text": TEXTS, "label": TARGETS, "w": [1.0, 2.0] * 12}
+    for sampler in ("batch_sampler", "no_duplicates"):
+        trainer = make(st_path, tmp_path, given, weight_column="w", batch_sampler=sampler, num_train_epochs=1)
+        trainer.train()
+        assert trainer.loss.encoded["documents"] == 24
