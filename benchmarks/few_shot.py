@@ -24,7 +24,7 @@ from scipy.stats import t as student
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "reproduce"))
 
-from common import table, write_results
+from common import ending, table, write_results
 from few_shot import Method, curves, draw, few_shot_arguments, mean_and_spread, run, what_to_run
 
 from surprise_hf.plots import BAR, CURVE, INK, SECOND
@@ -179,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

@@ -1,5 +1,7 @@
 """Every kernel and every tile width once, on small ragged inputs: what gpu_check.sh runs under compute-sanitizer."""
 
+import argparse
+
 import torch
 
 from surprise_hf import ops
@@ -43,4 +45,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -62,7 +62,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_template(parser: argparse.ArgumentParser) -> None:
     """How a label becomes a text."""
-    parser.add_argument("--template", metavar="TEXT", help='what to embed for a label (default: "this matter is {}")')
+    parser.add_argument(
+        "--template", type=template, metavar="TEXT", help='what to embed for a label (default: "this matter is {}")'
+    )
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +95,34 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
     return value
+
+
+def rate(text: str) -> float:
+    """A number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
+
+
+def template(text: str) -> str:
+    """A text with one {}."""
+    from .inputs import check_template
+
+    try:
+        check_template(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def engine(text: str) -> str:
+    """The name of an index's engine."""
+    from .engines import ENGINES
+
+    if text not in ENGINES:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(ENGINES)}, got {text}")
+    return text
 
 
 def rounds(text: str) -> int | str:
@@ -146,7 +176,10 @@ def check_plot(out: str | None, source: str, layout: str = "pca") -> None:
     if out is not None:
         from .plots import check_picture
 
-        check_picture(out, layout)
+        try:
+            check_picture(out, layout)
+        except ValueError as error:
+            raise UsageError(f"--plot {error}") from error
 
 
 def check_free(names: Sequence[str], rows: Any) -> None:
@@ -185,7 +218,12 @@ def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
     """The labels as given, checked; None where none are given."""
     from .inputs import as_labels
 
-    return None if args.labels is None and args.labels_file is None else as_labels(given_labels(args))
+    if args.labels is None:
+        return None if args.labels_file is None else as_labels(given_labels(args))
+    try:
+        return as_labels(args.labels)
+    except ValueError as error:
+        raise UsageError(f"--labels: {error}") from error
 
 
 def model_identity(model: str, out: str | None) -> Any:

@@ -62,7 +62,8 @@ examples:
   surprise-hf fit-ensemble archive.parquet --text-column body --out mail.safetensors
   surprise-hf classify today.jsonl --text-column body --labels-file labels.txt --ensemble mail.safetensors
 
-exit status: 0 done, 1 a problem with the input or the model, 2 wrong arguments, 130 interrupted, 143 terminated.
+exit status: 0 done, 1 a problem with the input or the model, 2 wrong arguments, 130 interrupted,
+141 standard output was closed, 143 terminated.
 """
 
 CLASSIFY = """\

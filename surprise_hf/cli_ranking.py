@@ -18,6 +18,7 @@ from .arguments import (
     add_model,
     check_output,
     check_plot,
+    engine,
     labels_or_none,
     load_pipeline,
     opened,
@@ -85,7 +86,9 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
         help="documents (default): the paper's way. questions: the cosine's order, scored against --ensemble of"
         " questions or the texts of this call",
     )  # fmt: skip
-    parser.add_argument("--engine", default="exact", help="exact (default), faiss-flat, faiss-hnsw or faiss-ivf")
+    parser.add_argument(
+        "--engine", type=engine, default="exact", help="exact (default), faiss-flat, faiss-hnsw or faiss-ivf"
+    )
     parser.add_argument("--min-score", type=share, default=0.0, metavar="X", help="least score, 0 to 1")
     parser.add_argument("--max-score", type=share, default=1.0, metavar="X", help="largest score, 0 to 1")
     parser.add_argument("--at-least", metavar="TEXT", help="leave out documents less similar than this text would be")

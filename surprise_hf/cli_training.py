@@ -26,6 +26,7 @@ from .arguments import (
     load_pipeline,
     model_identity,
     positive,
+    rate,
     say,
 )
 
@@ -70,7 +71,7 @@ def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--documents", metavar="FILE", help="unlabelled documents for the ensemble (default: IN)")
     parser.add_argument("--test", metavar="FILE", help="labelled documents to try the saved model on")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="at most so many (default 20)")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, metavar="X", help="default 1e-4")
+    parser.add_argument("--learning-rate", type=rate, default=1e-4, metavar="X", help="default 1e-4")
     parser.add_argument("--train-batch-size", type=positive, metavar="N", help="documents in a step")
     add_refine(parser)
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of the documents (default 42)")

@@ -155,7 +155,7 @@ def split(positive: Tensor, shots: int, seed: int) -> tuple[Tensor, Tensor]:
     few = positive.sum(dim=0)
     least = int(few[few > 0].min()) if bool(few.any()) else 0
     if least < shots + 2:
-        raise ValueError(f"shots={shots} leave too few documents to test: one label has {least} in all")
+        raise ValueError(f"shots={shots} leave too few documents to test: the rarest label has {least} in all")
     order = shuffled(positive, seed)
     chosen = [order[positive[order, label]][:shots] for label in range(positive.shape[1])]
     given = torch.cat(chosen).sort().values

@@ -38,7 +38,7 @@ def crossover_weight(documents: int, weight: float | None = None, n_cross: float
     if weight is None:
         if not inputs.as_number(n_cross) > 0:
             raise ValueError(
-                f"n_cross must be a positive number, got {n_cross!r}; for the surprise score alone pass weight=1"
+                f"n_cross must be a positive number, got {n_cross!r}; for the surprise score alone set its weight to 1"
             )
         weight = math.tanh(documents / n_cross)
     if not 0 <= inputs.as_number(weight) <= 1:

@@ -153,6 +153,8 @@ def as_labels(labels: Any) -> list[Label]:
         ValueError: no label, an empty or wrong-typed label, or two labels with the same text. Labels that differ in
             case only are legal and draw a warning, since an uncased encoder can't tell them apart.
     """
+    if hasattr(labels, "columns"):  # of a table
+        raise ValueError(f'candidate_labels come as a {type(labels).__name__}: pass one column, such as table["label"]')
     labels = plain(labels)
     if type(labels).__name__ == "ClassLabel":  # by name: `datasets` need not be installed
         labels = labels.names

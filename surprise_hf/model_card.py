@@ -201,6 +201,8 @@ for result in pipe(texts{labels}):
     print(result["labels"][0], round(result["scores"][0], 3))
 ```
 
+The task is "{TASK}": as "zero-shot-classification" transformers would put an untrained head on the encoder.
+
 It is a plain sentence-transformers model too:
 
 ```python

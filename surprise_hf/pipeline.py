@@ -93,8 +93,8 @@ class SurpriseZeroShotPipeline(Pipeline):
         model = _as_model(model)
         model.read_with(prompt, prompt_name, long_texts)
         if getattr(model, "tokenizer", None) is not None:
-            kwargs.setdefault("tokenizer", model.tokenizer)
-        self._warned = False
+            kwargs["tokenizer"] = model.tokenizer  # whichever is given, the encoder takes its own
+        self._warned: set[str] = set()  # of what, with the ensemble as it is
         super().__init__(model, *args, **kwargs)
         self.model.eval()  # the base class does not
 
@@ -225,10 +225,10 @@ class SurpriseZeroShotPipeline(Pipeline):
         sizes = (size for size in (batch_size, self._batch_size, BATCH_SIZE) if size is not None)
         return inputs.positive_int("batch_size", next(sizes))
 
-    def _warn_once(self, message: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(message, stacklevel=2)
+    def _warn_once(self, kind: str, words: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(words, stacklevel=2)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -241,6 +241,7 @@ class SurpriseZeroShotPipeline(Pipeline):
         """
         size = self._size(batch_size)
         self.model.fit_ensemble(documents, batch_size=size, reservoir=reservoir, update=update)
+        self._warned.clear()
         return self
 
     def set_labels(

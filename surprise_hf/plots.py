@@ -461,10 +461,11 @@ def training(history: Sequence[Mapping[str, Any]], threshold: float | None = Non
         if threshold is not None:
             left.axhline(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="training stops below")
         left.set_title("Mean of the epoch")
+        colours = (SECOND, CURVE, BAR, INK)  # cosine, surprise; of another evaluation set
         for at, name in enumerate(measures):
             points = [(epoch, 100 * value) for epoch, value in curves[name]]
             label = _in_legend(name.removesuffix("_accuracy").replace("_", " "), 40)
-            right.plot(*zip(*points, strict=True), "o-", color=f"C{at}", markersize=4, label=label)
+            right.plot(*zip(*points, strict=True), "o-", color=colours[at % 4], markersize=4, label=label)
         if measures:
             right.set_title("Accuracy, percent")
         last = max(epoch for curve in curves.values() for epoch, _ in curve)

@@ -125,7 +125,7 @@ class SurpriseIndex:
         self.metadata: list[Any] = []
         self._positions: dict[Id, int] = {}
         self._next_id = 0
-        self._warned = False
+        self._warned: set[str] = set()  # of which limits
         self._lock = SharedLock()  # a row number means nothing beside ids of another version
         self._given = self._as_ensemble(ensemble)
         self._ranker: Ranker | None = None  # until the dimension is known
@@ -317,6 +317,10 @@ class SurpriseIndex:
             if self.dim not in (None, keys.shape[1]):  # the first documents came after the check of the queries
                 check_rows("queries", torch.from_numpy(keys), self.dim)
             allowed = None
+            if filter is not None and self.metadata and all(data is None for data in self.metadata):
+                raise ValueError(
+                    "filter looks at metadata, and no document of this index has any: add(..., metadata=[...])"
+                )
             if filter is not None:
                 passing = [bool(filter(data)) for data in self.metadata]
                 allowed = torch.tensor(passing, dtype=torch.bool, device=self.device)
@@ -333,14 +337,16 @@ class SurpriseIndex:
     def _warn_of_limits(self, documents: int) -> None:
         weight = crossover_weight(documents, self.weight, self.n_cross)
         small, alone = self.weight is None and weight < SMALL_WEIGHT, documents == 1
-        if self._warned or not (small or (alone and weight >= SMALL_WEIGHT)):
+        kind = "small" if small else "alone"
+        if kind in self._warned or not (small or (alone and weight >= SMALL_WEIGHT)):
             return
-        self._warned = True
+        self._warned.add(kind)
         advice = "; pass a larger ensemble (--ensemble FILE on the command line)"
         if self.direction == "questions" and self._given is None:
             advice += ", or more questions at once, which are each other's"
         if small:
-            found = f"{documents:,} documents, so the surprise counts with a weight of {weight:.2f} and the plain"
+            what = self.direction.removesuffix("s") if alone else self.direction
+            found = f"{documents:,} {what}, so the surprise counts with a weight of {weight:.2f} and the plain"
             advice = f" similarity with the rest{advice}"
             advice += "" if alone else ", or weight=1 (--surprise-weight 1) for the surprise alone"
         else:  # a deviation of 0

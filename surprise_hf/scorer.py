@@ -40,7 +40,7 @@ class Scorer:
         model: embeds the labels, and an ensemble of texts.
         given: arguments of the pipeline's call by name (`ARGUMENTS`).
         batch_size: of the encoder.
-        warn: is told what the user should know.
+        warn: is told what the user should know: which kind of thing it is, and the words.
 
     Attributes:
         labels: all candidate labels.
@@ -64,9 +64,9 @@ class Scorer:
         model: SurpriseModel,
         given: dict[str, Any],
         batch_size: int | None = None,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str, str], None] | None = None,
     ) -> None:
-        self.model, self._warn = model, warn
+        self.model, self._warn = model, _warn if warn is None else warn
         self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
         self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
         # at 0 everything is listed, as without
@@ -198,20 +198,24 @@ class Scorer:
         if given is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
             self._warn(
+                "mixture",
                 f"the ensemble {whose}: e = {documents:,}, so the surprise score gets the weight w = {weight:.3f} and"
-                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}{fixed}{promise * mixed}"
+                f" the plain similarity the other {1 - weight:.3f}. For more, {advice}{fixed}{promise * mixed}",
             )
         elif weight >= SMALL_WEIGHT and documents == 1:
             self._warn(
+                "one document",
                 f"one document is its own ensemble (e = 1, w = {weight:.3f}): every label surprises it equally, with"
-                f" 0.5. Instead, {advice}{fixed}"
+                f" 0.5. Instead, {advice}{fixed}",
             )
         elif mixed:
-            self._warn(f"the surprise score has the weight w = {weight:.3f}, the plain similarity the rest{promise}")
+            words = f"the surprise score has the weight w = {weight:.3f}, the plain similarity the rest{promise}"
+            self._warn("promise", words)
         elif few and not self.multi_label and options.get("estimator", "auto") == "auto":
             self._warn(
+                "threshold",
                 f"the ensemble has {documents:,} documents, and a threshold takes {ENOUGH}: with fewer nothing tells"
-                f" how far a document that belongs to no label gets with its best, and many get one. Instead, {advice}"
+                f" how far a document that belongs to no label gets with its best, and many get one. Instead, {advice}",
             )
 
     def _ranked(
@@ -230,3 +234,7 @@ class Scorer:
             names = [str(label) if isinstance(label := labels[i], str) else label for i, _ in kept]
             results.append((names, [value for _, value in kept]))
         return results
+
+
+def _warn(_: str, words: str) -> None:
+    warnings.warn(words, stacklevel=3)

@@ -165,8 +165,8 @@ def _positions(values: list[Any], row: int, place: dict[Any, int], m: int, calle
     if unknown:
         name = f" ({called[unknown[0]]!r})" if isinstance(unknown[0], int) and unknown[0] < len(called) else ""
         raise ValueError(
-            f"row {row} has the label {unknown[0]!r}{name}, which is none of the {m} labels: pass labels=[...]"
-            " (--labels on the command line)"
+            f"row {row} has the label {unknown[0]!r}{name}, which is none of the {m} labels of the set: give them all"
+            " (labels=[...] of a trainer, candidate_labels=[...] of fit_labels, --labels on the command line)"
         )
     return sorted({place[value] for value in values})
 

@@ -203,8 +203,9 @@ def test_labels_and_ensemble_stored_in_the_model(command: Command, st_path: Path
     source = write(tmp_path / "in.csv", rows)
     assert command("classify", source, "--text-column", "text", "--model", tmp_path / "model", "--device", "cpu") == 0
     check(read(command.out, "csv"), stored([row["text"] for row in rows]))
-    for empty in (("--labels", ""), ("--labels-file", "")):  # the stored ones were taken
-        assert command("classify", source, "--text-column", "text", "--model", tmp_path / "model", *empty) == 1
+    for option, code in (("--labels", 2), ("--labels-file", 1)):  # the stored ones were taken
+        model = ("--text-column", "text", "--model", tmp_path / "model")
+        assert command("classify", source, *model, option, "") == code
         assert command.out == b""
 
 
@@ -303,12 +304,12 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "IN"), 2, "the input file itself"),
         (("classify", "IN", "--text-column", "text", "--model", "TINY"), 2, "no labels: give --labels"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--prefix", "x_"), 2, "column 'x_label' already"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a,b,a"), 1, "are both 'a'"),
-        (("classify", "IN", "--text-column", "text", "--labels", ""), 1, "candidate_labels is empty"),
-        (("cluster", "IN", "--text-column", "text", "--clusters", "1", "--names", ""), 1, "candidate_labels is empty"),
-        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--labels", ""), 1, "labels is empty"),
-        (("train", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "m", "--labels", ""), 1, "emp"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--template", "x"), 1, "exactly once"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a,b,a"), 2, "are both 'a'"),
+        (("classify", "IN", "--text-column", "text", "--labels", ""), 2, "candidate_labels is empty"),
+        (("cluster", "IN", "--text-column", "text", "--clusters", "1", "--names", ""), 2, "candidate_labels is empty"),
+        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--labels", ""), 2, "labels is empty"),
+        (("train", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "m", "--labels", ""), 2, "emp"),
+        (("classify", "IN", "--text-column", "text", "--labels", "a", "--template", "x"), 2, "exactly once"),
         (("classify", "none.csv", "--text-column", "text", "--labels", "a"), 1, "no such file: none.csv"),
         (("classify", "IN", "--text-column", "text", "--labels-file", "none.txt"), 1, "none.txt"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "no/o.csv"), 1, "no such folder: no"),

@@ -187,7 +187,7 @@ def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
             table,
             ("--query", "x", "--min-score", 0.9, "--max-score", 0.1),
         ),
-        (1, "engine must be one of", "rank", table, ("--query", "x", "--engine", "annoy")),
+        (2, "must be one of exact, faiss-flat", "rank", table, ("--query", "x", "--engine", "annoy")),
         (1, "none of the documents has any text", "cluster", blank, ("--clusters", 2)),
         (1, "n_samples=67 should be >= n_clusters=68", "cluster", table, ("--clusters", 68)),
     ):
@@ -204,9 +204,9 @@ def test_a_picture_that_cannot_be_is_refused_before_the_work(
     monkeypatch.setattr("surprise_hf.cli_ranking.load_pipeline", never)
     monkeypatch.setattr("surprise_hf.cli_compare.load_pipeline", never)
     picture = ("--clusters", 2, "--plot", tmp_path / "x.png")
-    assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.doc") == 1
+    assert run(command, "cluster", table, "--clusters", 2, "--plot", tmp_path / "x.doc") == 2
     assert "x.doc must end in one of" in command.err
-    assert run(command, "compare", table, "--label-column", "label", "--plot", tmp_path / "x") == 1
+    assert run(command, "compare", table, "--label-column", "label", "--plot", tmp_path / "x") == 2
     assert "x must end in one of" in command.err
     monkeypatch.setitem(sys.modules, "umap", None)
     assert run(command, "cluster", table, *picture, "--layout", "umap") == 1

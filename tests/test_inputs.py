@@ -268,3 +268,13 @@ def test_short(text, most, found):
 def test_positive_int_names_the_argument(value):
     with pytest.raises(ValueError, match="top_k must be a positive integer"):
         inputs.positive_int("top_k", value)
+
+
+def test_a_table_is_neither_labels_nor_embeddings():
+    """Its columns' names were taken for labels, and the whole for numbers."""
+    table = pd.DataFrame({"label": ["a", "b"]})
+    assert not inputs.is_array(table)
+    assert inputs.is_array(table.assign(label=1)["label"])
+    assert inputs.as_labels(table["label"]) == ["a", "b"]
+    with pytest.raises(ValueError, match="candidate_labels come as a DataFrame: pass one column"):
+        inputs.as_labels(table)

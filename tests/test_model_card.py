@@ -45,6 +45,8 @@ for result in pipe\(texts\):
     print\(.+\)
 ```
 
+The task is "surprise-zero-shot": .+
+
 It is a plain sentence-transformers model too:
 
 ```python

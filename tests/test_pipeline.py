@@ -235,6 +235,31 @@ def test_small_ensembles_draw_one_warning(st_path):
         make(st_path)(DOCUMENTS, LABELS, n_cross=20)  # w = 0.905
 
 
+def test_each_kind_of_warning_is_drawn_once_for_an_ensemble(st_path):
+    """The first one silenced all others."""
+    pipe = make(st_path)
+    for words, given, options in (
+        ("own documents: e = 30", DOCUMENTS, {}),
+        ("one document is its own ensemble", DOCUMENTS[:1], {"surprise_weight": 1}),
+        ("a threshold takes 200", DOCUMENTS, {"surprise_weight": 1, "threshold": 0.9}),
+        ("keeps its promise at surprise_weight=1 alone", DOCUMENTS, {"surprise_weight": 0.05, "threshold": 0.9}),
+    ):
+        with pytest.warns(UserWarning, match=words) as caught:
+            pipe(given, LABELS, **options)
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pipe(given, LABELS, **options)
+    pipe.fit_ensemble(DOCUMENTS)
+    with pytest.warns(UserWarning, match="the ensemble is small: e = 30"):
+        pipe(DOCUMENTS, LABELS)
+
+
+def test_the_tokenizer_is_the_encoders(st_path):
+    pipe = transformers.pipeline("surprise-zero-shot", model=str(st_path), tokenizer=str(st_path), device="cpu")
+    assert pipe.tokenizer is pipe.model.tokenizer
+
+
 def test_a_stream_is_read_step_by_step_once_an_ensemble_is_known(pipe):
     read = []
 

@@ -168,3 +168,16 @@ def test_results_with_their_figures(common: ModuleType, tmp_path: Path, capsys: 
     assert result["torch"] == torch.__version__
     assert (tmp_path / "out" / "two.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"two.png", "page.md", "page.json"}
+
+
+def test_what_is_wrong_ends_a_script_in_one_line(common: ModuleType) -> None:
+    def wrong() -> None:
+        raise ValueError("there is no set 'foo'")
+
+    with pytest.raises(SystemExit, match=r"\A\S+: there is no set 'foo'\Z"):
+        common.ending(wrong)
+    parser = common.arguments(None, "out", 3)
+    for option in ("--limit", "--max-length", "--runs"):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--data", "hub", option, "0"])
+    assert common.listed("a, b,,c ") == ["a", "b", "c"]

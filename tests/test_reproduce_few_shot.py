@@ -107,6 +107,8 @@ def test_from_end_to_end(few_shot: Any, st_path: Path, tmp_path: Path, monkeypat
     assert f"| tiny | ag_news | balanced | 1 | {row['scores']['cosine']['f1']:.1f} |" in page
     assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(few_shot, "ask", None)  # nothing runs again
+    with pytest.raises(SystemExit, match="--kinds balancd: give balanced, unbalanced or both"):
+        call(few_shot, monkeypatch, *arguments, "--kinds", "balancd")
     call(few_shot, monkeypatch, *arguments)
     assert (out / "few_shot.md").read_text() == page
     before = {path: path.read_bytes() for path in (out / "runs").iterdir()}

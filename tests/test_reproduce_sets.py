@@ -60,6 +60,7 @@ def test_training_parts(sets: ModuleType, tmp_path: Path) -> None:
     assert sets.load("dbpedia", data, split="train")[1:] == (
         ["a new bird", "a green plant"],
         ["Natural Place", "Plant"],
+        ["Natural Place", "Plant"],
     )
     others = ("imdb", "banking77", "clinc150", "trec")
     sizes = {name: len(sets.load(name, data, split="train").texts) for name in others}
@@ -74,8 +75,12 @@ def test_a_limit_keeps_the_order_and_grows_by_rows(sets: ModuleType, tmp_path: P
     some, more = (sets.load("imdb", data, limit) for limit in (5, 11))
     assert set(some.texts) < set(more.texts)
     assert [whole.texts.index(text) for text in more.texts] == sorted(whole.texts.index(text) for text in more.texts)
-    assert dict(zip(more.texts, more.labels, strict=True)).items() <= dict(zip(*whole[1:], strict=True)).items()
+    assert (
+        dict(zip(more.texts, more.labels, strict=True)).items()
+        <= dict(zip(whole.texts, whole.labels, strict=True)).items()
+    )
     assert len(set(more.labels)) == 2  # the file is sorted by label
+    assert sets.load("imdb", data, 1).names == whole.names == ["negative", "positive"]  # candidates all the same
     assert sets.load("imdb", data, 11, seed=1) != more
     assert sets.load("imdb", data, 99) == whole
 
@@ -177,7 +182,7 @@ for name in ("sentence-transformers/sentence-t5-base", "intfloat/e5-large", "sen
 
 READER = """
 import json, sets
-found = {name: [list(sets.load(name, "hub", split=split)[1:]) for split in ("test", "train")] for name in sets.HUB}
+found = {name: [list(sets.load(name, "hub", split=split)[1:3]) for split in ("test", "train")] for name in sets.HUB}
 found["two"] = sets.load("ag_news", "hub", 2).texts
 found["tasks"] = sets.title_splits("hub", 2, limit=5)
 for name, arguments in (("absent", ("ag_news",)), ("splits", None)):

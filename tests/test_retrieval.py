@@ -420,6 +420,12 @@ def test_what_is_no_list_of_one_for_each_document_is_refused(name: str, given: o
     assert getattr(index, name) == ["0", "1", "2"]
 
 
+def test_a_filter_without_metadata_says_so() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(9))
+    with pytest.raises(ValueError, match="filter looks at metadata, and no document of this index has any"):
+        index.search(clouds(1)[0], filter=lambda data: data["colour"] == "red")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("direction", ["documents", "questions"])
 def test_a_filter_narrows_the_search_and_not_the_ensemble(engine: str, direction: str) -> None:

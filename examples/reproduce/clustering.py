@@ -16,7 +16,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import PAPER_MODEL, arguments, conditions, encoders, figure, resumed, settings, table, write_results
+from common import (
+    PAPER_MODEL,
+    arguments,
+    conditions,
+    encoders,
+    ending,
+    figure,
+    positive,
+    resumed,
+    settings,
+    table,
+    write_results,
+)
 from sets import title_splits
 from sklearn.metrics import adjusted_rand_score, v_measure_score
 from torch import Tensor
@@ -144,8 +156,8 @@ def draw(rows: dict[str, list[dict[str, Any]]], path: Path) -> Path:
 def main() -> None:
     """Cluster every split as often as asked, with every encoder."""
     parser = arguments(__doc__, "out/clustering", runs=40)
-    parser.add_argument("--splits", type=int, default=25)
-    parser.add_argument("--titles", type=int, help="of each subreddit, from a folder (default: all)")
+    parser.add_argument("--splits", type=positive, default=25, help="clusterings of as many parts of the set (25)")
+    parser.add_argument("--titles", type=positive, help="of each subreddit, from a folder (default: all)")
     parser.add_argument("--variants", default="", help=f"comma list of {', '.join(VARIANTS)}")
     options = parser.parse_args()
     variants = [name for name in options.variants.split(",") if name]
@@ -183,4 +195,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

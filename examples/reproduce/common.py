@@ -44,6 +44,26 @@ PAPER_MODEL = "sentence-t5-base"  # which the paper has wherever it shows one en
 # --- arguments ---------------------------------------------------------------------------------------------------
 
 
+def positive(text: str) -> int:
+    """An integer, 1 or more."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return int(text)
+
+
+def listed(text: str) -> list[str]:
+    """The names of a comma list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def ending(main: Callable[[], None]) -> None:
+    """Run a script; what is wrong with its input, a set that is not there, say, ends it in one line."""
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+
+
 def arguments(description: str | None, out: str, runs: int | None = None) -> argparse.ArgumentParser:
     """A parser with what every script takes; --runs where `runs` says its default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,12 +74,14 @@ def arguments(description: str | None, out: str, runs: int | None = None) -> arg
         help='"hub", or a folder that holds the sets, one folder each',
     )
     parser.add_argument("--model", action="append", help=f"name=PATH[,prompt], or {', '.join(MODELS)}; repeatable")
-    parser.add_argument("--limit", type=int, help="use at most so many texts of a set, at random (default: all)")
-    parser.add_argument("--max-length", type=int, help="tokens that a text is cut to (default: what the encoder takes)")
+    parser.add_argument("--limit", type=positive, help="use at most so many texts of a set, at random (default: all)")
+    parser.add_argument(
+        "--max-length", type=positive, help="tokens that a text is cut to (default: what the encoder takes)"
+    )
     parser.add_argument("--out", type=Path, default=Path(out), help=f"folder for what is made ({out})")
     parser.add_argument("--embeddings", type=Path, help="folder that keeps embeddings (default: OUT/embeddings)")
     if runs is not None:
-        parser.add_argument("--runs", type=int, default=runs, help=f"repetitions ({runs})")
+        parser.add_argument("--runs", type=positive, default=runs, help=f"repetitions ({runs})")
     return parser
 
 

@@ -23,7 +23,9 @@ from common import (
     arguments,
     conditions,
     encoders,
+    ending,
     figure,
+    listed,
     resumed,
     settings,
     table,
@@ -171,7 +173,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the choice that --limit makes (0)")
     parser.add_argument("--sets", help=f"comma list of at most {len(COLOURS)} (default: the paper's, where there)")
     options = parser.parse_args()
-    names = options.sets.split(",") if options.sets else default_sets(options.data)
+    names = listed(options.sets) if options.sets else default_sets(options.data)
     if len(names) > len(COLOURS):
         parser.error(f"a figure shows at most {len(COLOURS)} sets, got {len(names)}")
     data = {name: load(name, options.data, options.limit, options.seed) for name in names}
@@ -218,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

@@ -33,7 +33,9 @@ from common import (
     at_random,
     conditions,
     encoders,
+    ending,
     figure,
+    listed,
     recorded,
     resumed,
     settings,
@@ -294,8 +296,11 @@ def few_shot_arguments(description: str | None, out: str, runs: int, ks: Sequenc
 
 def what_to_run(options: argparse.Namespace) -> tuple[list[str], list[int], list[bool], dict[str, str]]:
     """Sets, ks, kinds, and the interpreters of the peers."""
-    sets = list(options.sets.split(",") if options.sets else default_sets(options.data, ()))
-    kinds = [kind == "balanced" for kind in options.kinds.split(",")]
+    sets = list(listed(options.sets) if options.sets else default_sets(options.data, ()))
+    known = {"balanced": True, "unbalanced": False}
+    if unknown := [kind for kind in options.kinds.split(",") if kind not in known]:
+        sys.exit(f"--kinds {','.join(unknown)}: give balanced, unbalanced or both, with a comma between them")
+    kinds = [known[kind] for kind in options.kinds.split(",")]
     return sets, [int(k) for k in options.k.split(",")], kinds, dict(peer.split("=", 1) for peer in options.peer)
 
 
@@ -322,4 +327,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import Encoder, arguments, encoders, table, write_results
+from common import Encoder, arguments, encoders, ending, listed, table, write_results
 from torch import Tensor
 from tqdm import tqdm
 
@@ -224,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.data == "hub":
         parser.error("--data must be a folder: this script reads sets with judgements from disk")
-    sets = {name: load(options.data / name, options.limit) for name in options.sets.split(",")}
+    sets = {name: load(options.data / name, options.limit) for name in listed(options.sets)}
     cache = options.embeddings or options.out / "embeddings"
     rows = []
     for encoder in encoders(options):
@@ -239,4 +239,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

@@ -22,16 +22,14 @@ WORDS_FILE = "english_words_1.1.0/english_words_alpha_set_sorted.txt"
 
 
 class LabelledSet(NamedTuple):
-    """`texts[i]` has the label `labels[i]`, one of `names`."""
+    """`texts[i]` has the label `labels[i]`, one of `names`, the candidates: sorted, those of the whole set, of which
+    some rows may have fewer.
+    """
 
     name: str
     texts: list[str]
     labels: list[str]
-
-    @property
-    def names(self) -> list[str]:
-        """The labels that occur, sorted: the candidates."""
-        return sorted(set(self.labels))
+    names: list[str]
 
 
 def load(name: str, data: str | Path, limit: int | None = None, seed: int = 0, split: str = "test") -> LabelledSet:
@@ -54,11 +52,11 @@ def load(name: str, data: str | Path, limit: int | None = None, seed: int = 0, s
         raise ValueError(f"there is no set {name!r} {where}; there are {', '.join(known)}")
     if split not in ("test", "train"):
         raise ValueError(f'split must be "test" or "train", got {split!r}')
-    texts, labels = _from_hub(HUB[name], split, limit, seed) if data == "hub" else FOLDER[name](Path(data), split)
-    if data != "hub":
-        keep = chosen(len(texts), limit, seed)
-        texts, labels = [texts[i] for i in keep], [labels[i] for i in keep]
-    return LabelledSet(name, list(texts), list(labels))
+    if data == "hub":
+        return LabelledSet(name, *_from_hub(HUB[name], split, limit, seed))
+    texts, labels = FOLDER[name](Path(data), split)
+    keep = chosen(len(texts), limit, seed)
+    return LabelledSet(name, [texts[i] for i in keep], [labels[i] for i in keep], sorted(set(labels)))
 
 
 def chosen(size: int, limit: int | None, seed: int = 0) -> list[int]:
@@ -146,17 +144,18 @@ def open_hub(where: HubSet, split: str) -> Any:
         ) from error
 
 
-def _from_hub(where: HubSet, split: str, limit: int | None, seed: int) -> Rows:
+def _from_hub(where: HubSet, split: str, limit: int | None, seed: int) -> tuple[list[str], list[str], list[str]]:
     found = open_hub(where, split)
     needed = {*where.text, where.label}
     if missing := sorted(needed - set(found.column_names)):
         raise ValueError(f"{where.path} has no columns {missing}; it has {found.column_names}")
     feature = found.features[where.label]
+    as_text = getattr(feature, "int2str", str)
+    called = {x: where.rename(as_text(x)) for x in found.unique(where.label)}
     found = found.select(chosen(len(found), limit, seed))
     columns = [list(found[name]) for name in where.text]
     texts = [_sentences(parts).replace(where.space, " ") for parts in zip(*columns, strict=True)]
-    labels = [feature.int2str(x) if hasattr(feature, "int2str") else x for x in found[where.label]]
-    return texts, [where.rename(label) for label in labels]
+    return texts, [called[x] for x in found[where.label]], sorted(called.values())
 
 
 def _sentences(parts: Sequence[str | None]) -> str:

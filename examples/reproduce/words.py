@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import PAPER_MODEL, Encoder, arguments, conditions, encoders, figure, table, write_results
+from common import PAPER_MODEL, Encoder, arguments, conditions, encoders, ending, figure, table, write_results
 from sets import chosen, load_words
 from torch import Tensor
 
@@ -145,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

@@ -23,7 +23,9 @@ from common import (
     at_random,
     conditions,
     encoders,
+    ending,
     figure,
+    listed,
     resumed,
     settings,
     table,
@@ -172,7 +174,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the choice that --limit makes (0)")
     parser.add_argument("--sets", help="comma list (default: the paper's, where the data has them)")
     options = parser.parse_args()
-    names = options.sets.split(",") if options.sets else default_sets(options.data)
+    names = listed(options.sets) if options.sets else default_sets(options.data)
     data = {name: load(name, options.data, options.limit, options.seed) for name in names}
     rows = []
     for encoder in encoders(options):
@@ -194,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending(main)

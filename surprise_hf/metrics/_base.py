@@ -139,7 +139,8 @@ def as_vectors(name: str, column: Sequence[Any]) -> list[list[float]]:
     """
     for row, value in enumerate(column):
         if not is_vector(value):
-            raise ValueError(f"{name}[{row}] must be a vector of numbers like {name}[0], got {shown(value)}")
+            like = f", as {name}[0] is" if row else " (or all are texts)"
+            raise ValueError(f"{name}[{row}] must be a vector of numbers{like}, got {shown(value)}")
         if len(value) != len(column[0]):
             raise ValueError(f"{name}[{row}] has {len(value)} dimensions, but {name}[0] has {len(column[0])}")
         if not np.isfinite(np.asarray(value, dtype=np.float64)).all():
