@@ -77,9 +77,9 @@ def measure(sides: list[Callable[[Tensor], Any]], queries: Tensor, seconds: floa
 def main() -> None:
     """One line for each number of documents and of queries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", default="25000,100000")
-    parser.add_argument("--queries", default="1,8,64")
-    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--documents", default="25000,100000", help="comma list of sizes")
+    parser.add_argument("--queries", default="1,8,64", help="comma list of numbers searched at once")
+    parser.add_argument("--dim", type=int, default=384, help="of an embedding")
     parser.add_argument("--engine", default="exact", choices=("exact", "faiss-flat"))
     parser.add_argument("--seconds", type=float, default=1.0, help="about, for each line")
     options = parser.parse_args()

@@ -154,7 +154,10 @@ def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
     names.add_argument("--names", dest="labels", metavar="A,B,C", help="candidate names for the clusters")
     names.add_argument("--names-file", dest="labels_file", metavar="FILE", help="a file with one candidate name a line")
     add_model(parser)
-    parser.add_argument("--assign", choices=("surprise", "cosine", "mixed"), default="surprise")
+    parser.add_argument(
+        "--assign", choices=("surprise", "cosine", "mixed"), default="surprise",
+        help="what a document's cluster goes by (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--iterate", choices=("cosine", "surprise"), default="cosine", help="in the rounds of k-means")
     parser.add_argument("--balanced", action="store_true", help="clusters of nearly equal size")
     parser.add_argument("--mini-batch", type=positive, metavar="N", help="mini-batch k-means, for millions")
