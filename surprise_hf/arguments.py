@@ -214,8 +214,8 @@ def given_labels(args: argparse.Namespace) -> str | list[str]:
     return [line for line in lines if line.strip()]
 
 
-def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
-    """The labels as given, checked; None where none are given."""
+def labels_or_none(args: argparse.Namespace, option: str = "--labels") -> list[Any] | None:
+    """The labels as given, checked; None where none are given. `option` is what the command calls them."""
     from .inputs import as_labels
 
     if args.labels is None:
@@ -223,7 +223,7 @@ def labels_or_none(args: argparse.Namespace) -> list[Any] | None:
     try:
         return as_labels(args.labels)
     except ValueError as error:
-        raise UsageError(f"--labels: {error}") from error
+        raise UsageError(f"{option}: {error}") from error
 
 
 def model_identity(model: str, out: str | None) -> Any:

@@ -173,7 +173,7 @@ def cluster(args: argparse.Namespace) -> None:
     out_fmt = _shown_format(args)
     check_output(args.out, args.input)
     check_plot(args.plot, args.input, args.layout)
-    labels = labels_or_none(args)
+    labels = labels_or_none(args, "--names")
     candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
     with opened(args, out_fmt, names) as source:

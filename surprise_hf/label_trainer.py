@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import copy
 from typing import Any, cast
 
 import torch
@@ -23,6 +24,7 @@ from .ensemble import Ensemble
 from .few_shot import aim_labels, part_labels, refinement_beside
 from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
+from .model_files import label_keys
 from .targets import as_matrix
 from .trainer_callbacks import AimAtExamples, StopOnCrossEntropy
 from .training_arguments import SurpriseTrainingArguments
@@ -30,6 +32,7 @@ from .training_data import LABEL, TEXT, WEIGHT, LabelCollator, is_columns, prepa
 
 LABELS_PER_DOCUMENT = 4  # a step encodes at most so many label texts for each document (docs/training.md)
 FOCAL = ("gamma", "epsilon", "probability", "delta", "balanced")  # options of the focal loss, as arguments too
+FITTED = ("ensemble", "_fitted", "candidate_labels", "fit_options", "_given")  # of a model, what belongs to its weights
 NO_DOCUMENTS = "self-training needs unlabelled documents: pass ensemble=[...] to the trainer"
 
 
@@ -71,12 +74,15 @@ class LabelTrainer(SentenceTransformerTrainer):
     ) -> None:
         args = SurpriseTrainingArguments(output_dir="tmp_trainer") if args is None else args
         _check_types(model, args, loss)
+        if loss is not None:
+            args = copy(args)
+            for name in FOCAL:
+                setattr(args, name, getattr(loss, name))  # for the card
         self.labels = None if labels is None else inputs.as_labels(labels)
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
-        for name in () if loss is None else FOCAL:
-            setattr(args, name, getattr(loss, name))  # for the card
-        self._scoring: dict[str, Any] = {}  # options that labels are fitted with
+        self._stored: dict[str, Any] = {}  # options that the model came with
+        self._raw_eval = eval_dataset
         self._is_trained = False  # whether `train` came to its end, with whatever number of steps
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
@@ -105,23 +111,33 @@ class LabelTrainer(SentenceTransformerTrainer):
         if args.prompts:
             model.prompts["surprise"] = str(args.prompts)
             model.default_prompt_name = "surprise"
+        if read_as != model._default_prompt:  # noqa: SLF001
+            model.set_ensemble(None)  # it was read otherwise
         template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
         if not isinstance(template, str):
             raise ValueError("training takes one hypothesis_template; average several when labelling")
         self.template = template
         assert self.labels is not None
-        said = {"refine": args.refine, "weight": args.surprise_weight}
-        if args.refine is None and self.ensemble is not None:
-            said["refine"] = "auto"
-        said = {name: value for name, value in said.items() if value is not None}
-        stored, same_prompt = model.fit_options, read_as == model._default_prompt  # noqa: SLF001
-        self._scoring = {**stored, "refine": None, **said}  # of what is trained
-        options = {**stored, **said}
-        same = model.stores(self.labels) and template == model.hypothesis_template and options == stored
-        if same and same_prompt:
+        self._stored = model.fit_options
+        options, known = {**self._stored, **self._said()}, model._given  # noqa: SLF001
+        same = model.stores(self.labels) and template == model.hypothesis_template and options == self._stored
+        if same and read_as == model._default_prompt:  # noqa: SLF001
             return model
-        given = model.label_vectors(self.labels, template) if model._given is not None and same_prompt else None  # noqa: SLF001
-        return model.set_labels(self.labels, template, vectors=given, **options)
+        asked = {key[1:] for key in label_keys(self.labels, template)}
+        if known is None or read_as != model._default_prompt or asked.isdisjoint(key[1:] for key in known[0]):  # noqa: SLF001
+            return model.set_labels(self.labels, template, **options)
+        return model.set_labels(self.labels, template, vectors=model.label_vectors(self.labels, template), **options)
+
+    def _said(self) -> dict[str, Any]:
+        """What the arguments say of how labels are scored."""
+        args = self._columns
+        refine = "auto" if args.refine is None and self.ensemble is not None else args.refine
+        said = {"refine": refine, "weight": args.surprise_weight}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def scoring(self) -> dict[str, Any]:
+        """The options that trained labels are fitted with: those that the model came with, and what is said of them."""
+        return {**self._stored, "refine": None, **self._said()}
 
     def call_model_init(self, trial: Any = None) -> SurpriseModel:
         """A fresh model for each search trial, prepared as the one given would be."""
@@ -182,6 +198,8 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """As in every Trainer, of rows of any kind; and of an `eval_dataset` that was set later."""
+        if eval_dataset is self._raw_eval:
+            eval_dataset = None
         if eval_dataset is None or isinstance(eval_dataset, str):
             self.eval_dataset = self.preprocess_dataset(self.eval_dataset, "eval")
         else:
@@ -237,15 +255,26 @@ class LabelTrainer(SentenceTransformerTrainer):
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
         if is_adapted(self.model) and (self.args.save_strategy != "no" or self.args.load_best_model_at_end):
             raise ValueError(f"{ADAPTED}; train with save_strategy='no' and without load_best_model_at_end")
-        self._fit_step, self._memory, self._is_trained = None, {}, False
         self.train_dataset = self.preprocess_dataset(self.train_dataset, "train")  # it may be another one by now
+        self._columns.check_scoring()  # and so may the arguments
         self._set_up_loss()
+        self._fit_step, self._memory = None, {}
+        self._is_trained = self._is_trained and self.model_init is None
+        model = self.model
+        before = None if model is None else {name: getattr(model, name) for name in FITTED}
         try:
             result = super().train(*args, **kwargs)
+        except BaseException:
+            if before is not None and not self.state.global_step:  # no weight has changed
+                for name, value in before.items():
+                    setattr(model, name, value)
+            raise
         finally:
             for weight in self._held:
                 weight.requires_grad_(True)
             self._held = []
+        if not self.state.global_step:
+            self._fit_step = None
         self._is_trained = True
         self._refit()
         return result
@@ -316,9 +345,9 @@ class LabelTrainer(SentenceTransformerTrainer):
         if documents is None or self._fit_step == self.state.global_step:
             return
         if self._columns.mix_examples and isinstance(rows, Dataset) and trained:
-            options = dict(self._scoring)
-            self.model.set_labels(None)  # not to be fitted before they are mixed
+            options = self.scoring()
             names, examples, positive = self._examples()
+            self.model.set_labels(None)  # not to be fitted before they are mixed
             if self.ensemble is None:
                 self.model.set_ensemble(Ensemble.from_embeddings(examples.cpu(), encoder=self.model.encoder_name))
             else:

@@ -317,12 +317,8 @@ class SurpriseIndex:
             if self.dim not in (None, keys.shape[1]):  # the first documents came after the check of the queries
                 check_rows("queries", torch.from_numpy(keys), self.dim)
             allowed = None
-            if filter is not None and self.metadata and all(data is None for data in self.metadata):
-                raise ValueError(
-                    "filter looks at metadata, and no document of this index has any: add(..., metadata=[...])"
-                )
             if filter is not None:
-                passing = [bool(filter(data)) for data in self.metadata]
+                passing = self._passing(filter)
                 allowed = torch.tensor(passing, dtype=torch.bool, device=self.device)
             if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
                 self._warn_of_limits(self._ranker.context_size(len(keys)))
@@ -333,6 +329,15 @@ class SurpriseIndex:
     def _hits(self, found: Found) -> list[Hit]:
         hits = zip(*found, strict=True)
         return [Hit(self.ids[i], score, z, c, self.texts[i], self.metadata[i]) for i, c, z, score in hits]
+
+    def _passing(self, filter: Callable[[Any], bool]) -> list[bool]:  # noqa: A002
+        try:
+            return [bool(filter(data)) for data in self.metadata]
+        except (TypeError, AttributeError) as error:
+            if any(data is not None for data in self.metadata):
+                raise
+            message = "filter looks at metadata, and no document of this index has any: add(..., metadata=[...])"
+            raise ValueError(message) from error
 
     def _warn_of_limits(self, documents: int) -> None:
         weight = crossover_weight(documents, self.weight, self.n_cross)

@@ -95,9 +95,11 @@ class GoingOn(LabelTrainer):
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """As the other one has made it."""
-        made = cast("SurpriseModel", model)
-        self._scoring = dict(made.fit_options)
-        return made
+        return cast("SurpriseModel", model)
+
+    def scoring(self) -> dict[str, Any]:
+        """As the other one has fitted them."""
+        return self.model.fit_options
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """The card tells of the training that the user started."""

@@ -45,8 +45,9 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
     rows = [_as_list(value, row) for row, value in enumerate(cells)]
     given = class_label(feature)
     labels = given if labels is None else labels
-    if labels is None and all(isinstance(value, bool) or inputs.is_missing(value) for value in cells) and any(rows):
-        labels = ["False", "True"]  # as a file of text has them
+    bools = all(isinstance(value, bool) or inputs.is_missing(value) for value in cells) and any(rows)
+    if labels is None and bools:
+        labels = list(BOOLS)  # as a file of text has them
     if labels is None:
         if any(isinstance(value, float) for values in rows for value in values):
             raise ValueError(
@@ -77,17 +78,21 @@ def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None)
         place.update({int(name): place[name] for name in sorted(numerals, key=lambda one: -len(str(one)))})
     else:
         place.update({at: at for at in range(len(names))})
+    if bools and set(BOOLS) <= set(names):
+        rows = [[BOOLS[value] for value in values] for values in rows]
     for name in names:
         if isinstance(name, int):  # as a file of text has it
             place.setdefault(str(name), place[name])
     if -1 not in place:
         rows = [[value for value in values if isinstance(value, float) or value != -1] for values in rows]
     filled = [values for values in rows if values]
-    if len(names) == 2 and {tuple(values) for values in filled} == {(0, 1), (1, 0)}:
+    marked = any(isinstance(value, float) for values in filled for value in values)
+    if len(names) == 2 and not marked and {tuple(values) for values in filled} == {(0, 1), (1, 0)}:
         raise ValueError(MARKS.format(row=rows.index(filled[0]), values=filled[0], what="every row has both labels"))
     return names, [_positions(values, row, place, len(names), called) for row, values in enumerate(rows)]
 
 
+BOOLS = ("False", "True")
 MARKS = (
     "the label of row {row} is {values}: integers count the labels, and {what}; to mark the labels that it has, give"
     " floats or bools, such as [1.0, 0.0, 1.0]"

@@ -186,7 +186,7 @@ class SurpriseTrainer(LabelTrainer):
             return
         if is_adapted(self.model):
             raise ValueError(ADAPTED)
-        if self.is_in_train or self.state.global_step:  # the latter where the last fit was interrupted
+        if self._is_trained or self.state.global_step:  # while it trains, or where the last fit was interrupted
             self._refit()
         path = str(output_dir or self.args.output_dir)
         self.model.save_pretrained(path)
@@ -194,7 +194,8 @@ class SurpriseTrainer(LabelTrainer):
 
     def _save_memory(self, path: str) -> None:
         """Of a checkpoint: what the loss found before it cannot be found again when training goes on."""
-        found = self.loss.memory() if Path(path).name.startswith(PREFIX_CHECKPOINT_DIR) else {}
+        is_checkpoint = self.is_in_train and Path(path).name.startswith(PREFIX_CHECKPOINT_DIR)
+        found = self.loss.memory() if is_checkpoint else {}
         if found:
             save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, MEMORY))
 

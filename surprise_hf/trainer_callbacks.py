@@ -59,7 +59,7 @@ class AimAtExamples(TrainerCallback):
         """Model and loss are those that will be trained, and nothing has been refused."""
         model = self.trainer.model
         model.set_ensemble(None)
-        model.set_labels(model.candidate_labels, **self.trainer._scoring)  # noqa: SLF001
+        model.set_labels(model.candidate_labels, **self.trainer.scoring())
         self.trainer._aim()  # noqa: SLF001
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:

@@ -65,14 +65,14 @@ def prepare(
         ValueError: a column is not found, there is no row, a label is not in the label set, a weight is not a finite
             number from 0 on (the message names the row), or all weights are 0.
     """
-    if labels is not None and is_prepared(dataset, labels):
-        return dataset, labels
+    weighted = weight_column is not None and dataset_name == "train"
+    if labels is not None and is_prepared(dataset, labels) and (WEIGHT in dataset.column_names or not weighted):
+        return dataset if weighted or WEIGHT not in dataset.column_names else dataset.remove_columns(WEIGHT), labels
     table, name = _as_table(dataset), dataset_name or "given"
     if not table.rows:
         raise ValueError(f"the {name} dataset has no rows")
     text_at = _find(table, name, text_column, TEXT_COLUMNS, "text")
     label_at = _find(table, name, label_column, LABEL_COLUMNS, "label")
-    weighted = weight_column is not None and dataset_name == "train"
     weight_at = _find(table, name, weight_column, (), "weight") if weighted else None
     assert text_at is not None
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(inputs.plain(table.columns[text_at]))]
@@ -149,7 +149,7 @@ def _holds_strings(table: Table, column: str) -> bool:
 
 
 def _weights(column: Any, name: str) -> list[float]:
-    weights = list(inputs.plain(column))
+    weights = [inputs.plain(weight) for weight in inputs.plain(column)]
     for row, weight in enumerate(weights):
         if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
             raise ValueError(
@@ -177,16 +177,22 @@ def _as_table(rows: Any) -> Table:
         as_it_is = rows.format["type"] in (None, "custom")  # the latter is a transform, which may make the texts
         rows = rows if as_it_is else rows.with_format(None)
         return Table({name: rows[name] for name in rows.column_names}, rows.features, len(rows))
+    if hasattr(rows, "column_names") and hasattr(rows, "to_pylist"):  # Arrow
+        return Table({name: rows[name].to_pylist() for name in rows.column_names}, {}, len(rows))
     if hasattr(rows, "columns") and hasattr(rows, "to_dict"):  # pandas, polars
+        if twice := sorted({str(name) for name in rows.columns if list(rows.columns).count(name) > 1}):
+            raise ValueError(f"the table has two columns of one name: {', '.join(twice)}")
         return Table({str(name): rows[name] for name in rows.columns}, {}, len(rows))
     if is_columns(rows):
+        rows = {name: _as_column(column) for name, column in rows.items()}
         lengths = {name: len(column) for name, column in rows.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the columns differ in length: {lengths}")
         features = {name: feature for name, column in rows.items() if (feature := feature_of(column)) is not None}
         return Table(rows, features, next(iter(lengths.values())))
     # a torch Dataset need not raise IndexError at its end, so plain iteration might never stop
-    listed = list(rows) if hasattr(rows, "__iter__") else [rows[i] for i in range(len(rows))]
+    endless = not hasattr(rows, "__iter__") and hasattr(rows, "__len__")
+    listed = [rows[i] for i in range(len(rows))] if endless else list(rows)
     if not all(isinstance(row, dict) for row in listed):
         raise ValueError(
             "a dataset must be a datasets.Dataset, a DataFrame, a dict of columns, or dicts with a text and a label"
@@ -195,6 +201,13 @@ def _as_table(rows: Any) -> Table:
     names = dict.fromkeys(name for row in listed for name in row)
     columns = {name: [row.get(name) for row in listed] for name in names}
     return Table(columns, getattr(rows, "features", None) or {}, len(listed))
+
+
+def _as_column(column: Any) -> Any:
+    """With a length, and as Python's own."""
+    if hasattr(column, "to_pylist"):  # of Arrow
+        return column.to_pylist()
+    return column if hasattr(column, "__len__") else list(column)
 
 
 def read_documents(documents: Any) -> Any:

@@ -181,3 +181,5 @@ def test_what_is_wrong_ends_a_script_in_one_line(common: ModuleType) -> None:
         with pytest.raises(SystemExit):
             parser.parse_args(["--data", "hub", option, "0"])
     assert common.listed("a, b,,c ") == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="' ,' names nothing"):
+        common.listed(" ,")

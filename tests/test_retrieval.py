@@ -424,6 +424,7 @@ def test_a_filter_without_metadata_says_so() -> None:
     index = SurpriseIndex(weight=1).add(clouds(9))
     with pytest.raises(ValueError, match="filter looks at metadata, and no document of this index has any"):
         index.search(clouds(1)[0], filter=lambda data: data["colour"] == "red")
+    assert len(index.search(clouds(1)[0], k=3, filter=lambda data: data is None)) == 3
 
 
 @pytest.mark.parametrize("engine", ENGINES)

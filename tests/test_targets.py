@@ -68,6 +68,8 @@ class Topic(str, Enum):
         ([True, False, None], None, ["False", "True"], [[1], [0], []]),
         (np.array([True]), None, ["False", "True"], [[1]]),
         ([True, False], ["ham", "spam"], ["ham", "spam"], [[1], [0]]),
+        ([True, False], ["True", "False"], ["True", "False"], [[0], [1]]),
+        ([[1.0, 0.0], [0.0, 1.0]], ["x", "y"], ["x", "y"], [[0], [1]]),
     ],
 )
 def test_label_columns(column, labels, names, rows):

@@ -68,6 +68,57 @@ def test_without_mixing_a_trained_models_labels_go_back_to_their_names(trained, 
     torch.testing.assert_close(found, model.name_vectors(LABELS, model.hypothesis_template))
 
 
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_training_that_takes_no_step_changes_no_label(trained, tmp_path, monkeypatch, again):
+    """Interrupted before the first one: labels, ensemble and options are those that go with the weights."""
+    trainer = make(trained, tmp_path)
+    if again:
+        trainer.train()
+    model = trainer.model
+    emb = model.embed(TEXTS)[0]
+    expected, options = model.fitted.score(emb), model.fit_options
+    monkeypatch.setattr(trainer, "training_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.save_model()
+    for one in (model, load(tmp_path)):
+        torch.testing.assert_close(one.fitted.score(emb), expected)
+        assert one.fit_options == options
+    monkeypatch.undo()
+    trainer.train_dataset = {"text": ["a"], "label": ["unknown"]}
+    with pytest.raises(ValueError, match="label 'unknown'"):
+        trainer.train()
+    torch.testing.assert_close(model.fitted.score(emb), expected)
+
+
+def test_an_argument_of_the_scoring_that_changes_later_counts(st_path, tmp_path):
+    trainer = make(st_path, tmp_path)
+    trainer.args.surprise_weight = 0.25
+    trainer.train()
+    assert trainer.model.fit_options == {"weight": 0.25}
+
+
+def test_names_are_no_vectors_from_examples(trained, tmp_path):
+    args = SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    trainer = SurpriseTrainer(load(trained), args, labels=["red", "green"])
+    assert trainer.model._given is None
+    trainer = SurpriseTrainer(load(trained), args, labels=["sport", "green"])
+    names = trainer.model.name_vectors(["green"], trainer.model.hypothesis_template)
+    found = trainer.model.label_vectors(["sport", "green"], trainer.model.hypothesis_template)
+    torch.testing.assert_close(found[1:], names)
+    assert not torch.allclose(found[0], trainer.model.name_vectors(["sport"], trainer.model.hypothesis_template)[0])
+
+
+def test_another_prompt_lets_go_of_what_was_read_otherwise(trained, tmp_path):
+    args = SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", prompts="news: ")
+    trainer = SurpriseTrainer(load(trained), args, eval_dataset=rows(3), labels=LABELS)
+    assert (trainer.model.ensemble, trainer.model._given) == (None, None)
+
+
 @pytest.mark.parametrize("how", ["best", "resumed"])
 def test_a_checkpoint_that_comes_back_keeps_the_card_ours(st_path, tmp_path, how):
     kind = {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -109,7 +160,8 @@ def test_arguments_that_change_later_count(st_path, tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"gamma": -1}, {"gamma": float("nan")}, {"epsilon": 2}, {"probability": "sigmoid"}, {"delta": 0},
+        {"gamma": -1}, {"gamma": float("nan")}, {"gamma": "1"}, {"epsilon": None},
+        {"epsilon": 2}, {"probability": "sigmoid"}, {"delta": 0},
         {"stop_cross_entropy": "x"}, {"stop_cross_entropy": float("nan")}, {"batch_eval_metrics": True},
         {"include_for_metrics": ["inputs"]},
     ],
@@ -143,9 +195,12 @@ def test_wrong_types_are_named(st_path, tmp_path):
 
 
 def test_the_card_tells_of_the_loss_that_was_given(st_path, tmp_path):
-    trainer = make(st_path, tmp_path, trainer={"loss": WeightedFocalLoss(gamma=3.0, probability="relu")})
+    args = make(st_path, tmp_path).args
+    loss = WeightedFocalLoss(gamma=3.0, probability="relu")
+    trainer = SurpriseTrainer(load(st_path), args, rows(), loss=loss)
     trainer.train()
     trainer.save_model()
+    assert (args.gamma, args.probability) == (1.0, "softplus")  # the next trainer's
     found = load(tmp_path).report["training"]
     assert (found["gamma"], found["probability"]) == (3.0, "relu")
 
@@ -175,8 +230,10 @@ def test_a_fresh_model_starts_with_the_same_turn_of_labels(st_path, tmp_path):
     assert trainer.train().training_loss == trainer.train().training_loss
 
 
-def test_no_epoch_moves_labels_to_the_examples_all_the_same(st_path, tmp_path):
-    trainer = make(st_path, tmp_path, num_train_epochs=0)
+@pytest.mark.parametrize("at_the_start", [False, True])
+def test_no_epoch_moves_labels_to_the_examples_all_the_same(st_path, tmp_path, at_the_start):
+    kind = {"eval_on_start": True, "eval_strategy": "epoch"} if at_the_start else {}
+    trainer = make(st_path, tmp_path, rows(), rows(3), trainer={"ensemble": TEXTS}, num_train_epochs=0, **kind)
     trainer.train()
     model = trainer.model
     found = model.label_vectors(LABELS, model.hypothesis_template)
@@ -211,15 +268,18 @@ def test_metrics_of_ones_own_are_taken_as_transformers_takes_them(st_path, tmp_p
 
 def test_the_card_has_no_results_of_other_weights_or_other_rows(st_path, tmp_path):
     kind = {"eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 4}
-    trainer = make(st_path, tmp_path, rows(), rows(3), stop_cross_entropy=100.0, **kind)
+    evaluated = rows(3)
+    trainer = make(st_path, tmp_path, rows(), evaluated, stop_cross_entropy=100.0, **kind)
     trainer.train()
     assert trainer.state.global_step == 6  # the first epoch's end
     assert "results" not in trainer.model.report
     trainer.evaluate(rows())
     assert "results" not in trainer.model.report
     trainer.evaluate()
-    (found,) = trainer.model.report["results"]
+    (found,) = trainer.model.report.pop("results")
     assert found["dataset"] == "the evaluation set"
+    trainer.evaluate(evaluated)  # the same, as it was given
+    assert trainer.model.report["results"] == [found]
 
 
 def test_only_checkpoints_hold_what_resuming_needs(st_path, tmp_path):

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset
@@ -165,6 +166,46 @@ def test_only_the_columns_that_are_used_are_read(st_path, tmp_path, table):
     assert trainer.labels == ["money", "sport"]
     assert list(trainer.train_dataset["text"])[:2] == ["bank", "ball"]
     assert trainer.train_dataset["label"][-1] in ([1], [0, 1])
+
+
+class Rows:
+    """Ends as a list does, without a length."""
+
+    def __getitem__(self, at: int) -> dict[str, str]:
+        return {"text": ("bank", "ball")[at], "label": ("money", "sport")[at]}
+
+
+PAIR = {"text": ["bank", "ball"], "label": ["money", "sport"]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {name: (one for one in column) for name, column in PAIR.items()},
+        pa.table(PAIR),
+        {name: pa.chunked_array([column]) for name, column in PAIR.items()},
+        Rows(),
+        {**PAIR, "w": [torch.tensor(1.0), np.float32(2)]},
+    ],
+)
+def test_rows_of_other_kinds(st_path, tmp_path, table):
+    named = {"weight_column": "w"} if isinstance(table, dict) and "w" in table else {}
+    trainer = make(st_path, tmp_path, table, **named)
+    assert list(trainer.train_dataset["text"]) == PAIR["text"]
+    assert trainer.train_dataset["label"][:] == [[0], [1]]
+
+
+def test_columns_of_one_name_are_refused(st_path, tmp_path):
+    table = pd.DataFrame([["a", "b", "x"]], columns=["text", "text", "label"])
+    with pytest.raises(ValueError, match="two columns of one name: text"):
+        make(st_path, tmp_path, table)
+
+
+def test_weights_of_another_trainers_rows_count_where_they_are_named(st_path, tmp_path):
+    weighted = make(st_path, tmp_path, {"text": TEXTS, "label": TARGETS, "w": [2.0] * 24}, weight_column="w")
+    assert make(st_path, tmp_path, weighted.train_dataset).train_dataset.column_names == ["text", "label"]
+    named = make(st_path, tmp_path, weighted.train_dataset, weight_column="weight")
+    assert named.train_dataset.column_names == ["text", "label", "weight"]
 
 
 def test_columns_of_a_dataset_keep_the_names_of_their_numbers(st_path, tmp_path):

@@ -52,8 +52,15 @@ def positive(text: str) -> int:
 
 
 def listed(text: str) -> list[str]:
-    """The names of a comma list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """The names of a comma list.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ValueError(f"{text!r} names nothing")
+    return found
 
 
 def ending(main: Callable[[], None]) -> None:

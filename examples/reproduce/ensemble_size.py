@@ -75,6 +75,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
             runs.setdefault(row["size"], []).append(row["f1"])
     sizes = sorted(runs)
     f1 = [np.array(runs[size]) for size in sizes]
+    if any(not x.all() for x in f1):
+        raise ValueError("no document of so few is labelled rightly, so there is no ratio: take a larger --limit")
     ratio = [cosine / x.mean() for x in f1]
     return {
         "cosine": cosine,
@@ -180,7 +182,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     pictures = []
     for encoder in encoders(options, most=1):
-        about = settings(options, encoder, template=TEMPLATE)
+        about = settings(options, encoder, template=TEMPLATE, candidates="of the whole set")
         results[encoder.name] = {}
         with resumed(options.out / f"{encoder.name}.rows.jsonl", about) as (done, add):
             for name in tqdm(names, desc=encoder.name, disable=None):

@@ -298,9 +298,9 @@ def what_to_run(options: argparse.Namespace) -> tuple[list[str], list[int], list
     """Sets, ks, kinds, and the interpreters of the peers."""
     sets = list(listed(options.sets) if options.sets else default_sets(options.data, ()))
     known = {"balanced": True, "unbalanced": False}
-    if unknown := [kind for kind in options.kinds.split(",") if kind not in known]:
+    if unknown := [kind for kind in listed(options.kinds) if kind not in known]:
         sys.exit(f"--kinds {','.join(unknown)}: give balanced, unbalanced or both, with a comma between them")
-    kinds = [known[kind] for kind in options.kinds.split(",")]
+    kinds = [known[kind] for kind in listed(options.kinds)]
     return sets, [int(k) for k in options.k.split(",")], kinds, dict(peer.split("=", 1) for peer in options.peer)
 
 

@@ -178,7 +178,7 @@ def main() -> None:
     data = {name: load(name, options.data, options.limit, options.seed) for name in names}
     rows = []
     for encoder in encoders(options):
-        about = settings(options, encoder, template=TEMPLATE)
+        about = settings(options, encoder, template=TEMPLATE, candidates="of the whole set")
         with resumed(options.out / f"{encoder.name}.rows.jsonl", about) as (done, add):
             finished = {row["set"] for row in done}
             for name in tqdm([name for name in names if name not in finished], desc=encoder.name, disable=None):

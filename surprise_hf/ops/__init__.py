@@ -18,6 +18,7 @@ A query with sigma_q = 0 (one document, identical documents, zero vectors) has z
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -348,7 +349,8 @@ def check_focal_options(gamma: float, epsilon: float, probability: str, delta: f
     """Refuse options that `weighted_focal_loss` does not take, with a ValueError."""
     if probability not in PROBABILITIES:
         raise ValueError(f"probability must be one of {PROBABILITIES}, got {probability!r}")
-    if not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
+    real = all(isinstance(x, Real) for x in (gamma, epsilon, delta))
+    if not real or not gamma >= 0 or not 0 <= epsilon <= 1 or not 0 < delta < 1:
         raise ValueError(f"gamma >= 0, 0 <= epsilon <= 1, 0 < delta < 1 must hold: {gamma=}, {epsilon=}, {delta=}")
 
 
