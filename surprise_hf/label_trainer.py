@@ -104,29 +104,30 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """With labels and template stored, and one prompt for documents and labels."""
-        model = SurpriseModel.from_encoder(model)
-        args, read_as = self._columns, model._default_prompt  # noqa: SLF001
+        model, args = SurpriseModel.from_encoder(model), self._columns
         if isinstance(args.prompts, dict) and args.prompts:
             raise ValueError("documents and labels share one prompt: give prompts as a string, or a model with one")
-        if args.prompts:
-            model.prompts["surprise"] = str(args.prompts)
-            model.default_prompt_name = "surprise"
-        if read_as != model._default_prompt:  # noqa: SLF001
-            model.set_ensemble(None)  # it was read otherwise
         template = inputs.check_template(model.hypothesis_template if self.template is None else self.template)
         if not isinstance(template, str):
             raise ValueError("training takes one hypothesis_template; average several when labelling")
-        self.template = template
         assert self.labels is not None
+        self.template, read_as = template, model._default_prompt  # noqa: SLF001
+        if args.prompts:
+            model.prompts["surprise"] = str(args.prompts)
+            model.default_prompt_name = "surprise"
+        same_prompt = model._default_prompt == read_as  # noqa: SLF001
+        if not same_prompt:
+            model.set_ensemble(None)  # its documents were read otherwise, and so were the labels' vectors
         self._stored = model.fit_options
-        options, known = {**self._stored, **self._said()}, model._given  # noqa: SLF001
+        options = {**self._stored, **self._said()}
         same = model.stores(self.labels) and template == model.hypothesis_template and options == self._stored
-        if same and read_as == model._default_prompt:  # noqa: SLF001
+        if same and same_prompt:
             return model
-        asked = {key[1:] for key in label_keys(self.labels, template)}
-        if known is None or read_as != model._default_prompt or asked.isdisjoint(key[1:] for key in known[0]):  # noqa: SLF001
-            return model.set_labels(self.labels, template, **options)
-        return model.set_labels(self.labels, template, vectors=model.label_vectors(self.labels, template), **options)
+        given = model._given if same_prompt else None  # noqa: SLF001
+        known = set() if given is None else {key[1:] for key in given[0]}  # by their texts
+        moved = any(key[1:] in known for key in label_keys(self.labels, template))
+        vectors = model.label_vectors(self.labels, template) if moved else None
+        return model.set_labels(self.labels, template, vectors=vectors, **options)
 
     def _said(self) -> dict[str, Any]:
         """What the arguments say of how labels are scored."""
