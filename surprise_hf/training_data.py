@@ -67,13 +67,36 @@ def prepare(
     """
     weighted = weight_column is not None and dataset_name == "train"
     if labels is not None and is_prepared(dataset, labels) and (WEIGHT in dataset.column_names or not weighted):
-        return dataset if weighted or WEIGHT not in dataset.column_names else dataset.remove_columns(WEIGHT), labels
-    table, name = _as_table(dataset), dataset_name or "given"
+        prepared = dataset if weighted or WEIGHT not in dataset.column_names else dataset.remove_columns(WEIGHT)
+    else:
+        weight = weight_column if weighted else None
+        prepared, labels = _read(dataset, dataset_name or "given", labels, text_column, label_column, weight)
+    if dataset_name != "train":
+        return prepared, labels
+    kept = [row for row, text in enumerate(prepared[TEXT]) if not inputs.is_blank(text)]
+    blank = len(prepared) - len(kept)
+    if blank:
+        warnings.warn(f"{blank} of the {len(prepared)} training texts are blank and left out", stacklevel=4)
+        prepared = prepared.select(kept)
+    if not kept:
+        raise ValueError("the training set has no text to train on")
+    return prepared, labels
+
+
+def _read(
+    dataset: Any,
+    name: str,
+    labels: list[Label] | None,
+    text_column: str | None,
+    label_column: str | None,
+    weight_column: str | None,
+) -> tuple[Dataset, list[Label] | None]:
+    table = _as_table(dataset)
     if not table.rows:
         raise ValueError(f"the {name} dataset has no rows")
     text_at = _find(table, name, text_column, TEXT_COLUMNS, "text")
     label_at = _find(table, name, label_column, LABEL_COLUMNS, "label")
-    weight_at = _find(table, name, weight_column, (), "weight") if weighted else None
+    weight_at = None if weight_column is None else _find(table, name, weight_column, (), "weight")
     assert text_at is not None
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(inputs.plain(table.columns[text_at]))]
     columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
@@ -83,15 +106,8 @@ def prepare(
     features = {TEXT: Value("string"), LABEL: List(Value("int64") if labels is None else as_class_label(labels))}
     if weight_at is not None:
         columns[WEIGHT], features[WEIGHT] = _weights(table.columns[weight_at], weight_at), Value("float32")
-    prepared = Dataset.from_dict(columns, info=DatasetInfo(description=PREPARED, features=Features(features)))
-    kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
-    blank = len(texts) - len(kept)
-    if blank and dataset_name == "train":
-        warnings.warn(f"{blank} of the {len(texts)} training texts are blank and left out", stacklevel=4)
-        prepared = prepared.select(kept)
-    if dataset_name == "train" and not kept:
-        raise ValueError("the training set has no text to train on")
-    return prepared, labels
+    info = DatasetInfo(description=PREPARED, features=Features(features))
+    return Dataset.from_dict(columns, info=info), labels
 
 
 def is_prepared(rows: Any, labels: Sequence[Label]) -> bool:

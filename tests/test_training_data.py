@@ -208,6 +208,13 @@ def test_weights_of_another_trainers_rows_count_where_they_are_named(st_path, tm
     assert named.train_dataset.column_names == ["text", "label", "weight"]
 
 
+def test_blank_rows_of_what_was_evaluated_are_not_trained_on(st_path, tmp_path):
+    held = make(st_path, tmp_path, evaluate={"text": [*TEXTS[:8], " "], "label": [*TARGETS[:8], "money"]})
+    assert len(held.eval_dataset) == 9
+    with pytest.warns(UserWarning, match="1 of the 9 training texts are blank"):
+        assert len(make(st_path, tmp_path, held.eval_dataset, trainer={"labels": LABELS}).train_dataset) == 8
+
+
 def test_columns_of_a_dataset_keep_the_names_of_their_numbers(st_path, tmp_path):
     given = as_class_label()
     trainer = make(st_path, tmp_path, {"text": given["text"], "label": given["label"]})
