@@ -82,7 +82,6 @@ class LabelTrainer(SentenceTransformerTrainer):
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
         self._stored: dict[str, Any] = {}  # options that the model came with
-        self._raw_eval = eval_dataset
         self._is_trained = False  # whether `train` came to its end, with whatever number of steps
         self._fit_step: int | None = None  # the step whose weights the model's ensemble belongs to
         self._held: list[Tensor] = []  # weights that don't train
@@ -90,7 +89,8 @@ class LabelTrainer(SentenceTransformerTrainer):
         train_dataset = self.preprocess_dataset(train_dataset, "train")
         if isinstance(train_dataset, dict):
             raise ValueError(f"train_dataset holds several data sets ({', '.join(train_dataset)}): give one of them")
-        eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
+        given, eval_dataset = eval_dataset, self.preprocess_dataset(eval_dataset, "eval")
+        self._eval_given = given, eval_dataset  # and what was made of it
         if args.self_training and ensemble is None:
             raise ValueError(NO_DOCUMENTS)
         if self.labels is None:
@@ -199,8 +199,9 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """As in every Trainer, of rows of any kind; and of an `eval_dataset` that was set later."""
-        if eval_dataset is self._raw_eval:
-            eval_dataset = None
+        given, prepared = self._eval_given
+        if eval_dataset is not None and eval_dataset is given:
+            eval_dataset = prepared
         if eval_dataset is None or isinstance(eval_dataset, str):
             self.eval_dataset = self.preprocess_dataset(self.eval_dataset, "eval")
         else:
@@ -382,7 +383,7 @@ def _check_types(model: Any, args: Any, loss: Any) -> None:
 
 
 def _word_embeddings(encoder: PreTrainedModel) -> list[nn.Parameter]:
-    """None where transformers can't tell which they are."""
+    """Empty where transformers can't tell which they are."""
     try:
         return list(encoder.get_input_embeddings().parameters())
     except NotImplementedError:

@@ -280,6 +280,9 @@ def test_the_card_has_no_results_of_other_weights_or_other_rows(st_path, tmp_pat
     assert found["dataset"] == "the evaluation set"
     trainer.evaluate(evaluated)  # the same, as it was given
     assert trainer.model.report["results"] == [found]
+    expected = trainer.evaluate()["eval_loss"]
+    trainer.eval_dataset = rows(5)
+    assert trainer.evaluate(evaluated)["eval_loss"] == expected != trainer.evaluate()["eval_loss"]
 
 
 def test_only_checkpoints_hold_what_resuming_needs(st_path, tmp_path):
