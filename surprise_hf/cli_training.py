@@ -244,8 +244,8 @@ def _fit(
 
 def _try(args: argparse.Namespace, model: SurpriseModel, test: Dataset, targets: list[list[int]]) -> None:
     """How right the model is as it will be saved; its card tells it too."""
-    from .ops import unit_rows
-    from .targets import accuracy_and_f1, as_matrix
+    from .few_shot import judge_decisions
+    from .targets import as_matrix
 
     assert model.candidate_labels is not None
     assert model.fitted is not None
@@ -253,12 +253,9 @@ def _try(args: argparse.Namespace, model: SurpriseModel, test: Dataset, targets:
         return
     positive = as_matrix(targets, len(model.candidate_labels))
     emb, _ = model.embed([text or "" for text in test[args.text_column]], batch_size=args.batch_size)
-    k = max(int(positive.sum(dim=1).max()), 1)
     vectors = model.label_vectors(model.candidate_labels, model.hypothesis_template).to(emb.device)
-    cosine, surprise = (unit_rows(emb) @ unit_rows(vectors).T).topk(k).indices, model.fitted.rank(emb, k)[1]
-    results: dict[str, float] = {}
-    for name, best in (("cosine", cosine), ("surprise", surprise)):
-        found = accuracy_and_f1(best.cpu(), positive)
-        print(f"{name:<10}accuracy {found['accuracy']:.3f}  macro F1 {found['f1']:.3f}")  # noqa: T201 (what it is for)
-        results |= {f"{name}_{measure}": value for measure, value in found.items()}
+    results = judge_decisions(emb, vectors, model.fitted, positive)
+    for way in ("cosine", "surprise"):
+        accuracy, f1 = results[f"{way}_accuracy"], results[f"{way}_f1"]
+        print(f"{way:<10}accuracy {accuracy:.3f}  macro F1 {f1:.3f}")  # noqa: T201 (what the command is for)
     model.record_results("the test set", results)

@@ -18,7 +18,7 @@ from .estimators import row_slices
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE
 from .ops import unit_rows
-from .targets import as_class_label, as_matrix, feature_of, read_targets
+from .targets import accuracy_and_f1, as_class_label, as_matrix, feature_of, read_targets
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -298,3 +298,30 @@ def surest(z: Tensor, per_label: int) -> list[tuple[int, int]]:
         mine = (at[:, 0] == label).nonzero().flatten()
         found += [(i, label) for i in mine[gap[mine].argsort(descending=True, stable=True)[:per_label]].tolist()]
     return found
+
+
+# --- how right they are ------------------------------------------------------------------------------------------
+
+
+def judge_decisions(emb: Tensor, vectors: Tensor, fitted: FittedLabels, positive: Tensor) -> dict[str, float]:
+    """Accuracy and macro F1 of the decisions by cosine and by surprise (`targets.accuracy_and_f1`).
+
+    Args:
+        emb: (n, d) floating: the documents.
+        vectors: (m, d) floating: the labels.
+        fitted: the same labels, against an ensemble.
+        positive: (n, m) bool, on the CPU, with a label somewhere.
+
+    Returns:
+        cosine_accuracy, cosine_f1, surprise_accuracy, surprise_f1.
+    """
+    k = int(positive.sum(dim=1).max())
+    decided = {
+        "cosine": torch.topk(unit_rows(emb) @ unit_rows(vectors).T, k, dim=1).indices,
+        "surprise": fitted.rank(emb, k)[1],
+    }
+    return {
+        f"{way}_{name}": value
+        for way, best in decided.items()
+        for name, value in accuracy_and_f1(best.cpu(), positive).items()
+    }

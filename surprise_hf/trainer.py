@@ -22,12 +22,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Hu
 from transformers.utils.hub import PushInProgress
 
 from . import inputs, self_training
-from .few_shot import pseudo_label
+from .few_shot import judge_decisions, pseudo_label
 from .fitted import FittedLabels
 from .label_trainer import ADAPTED, NO_DOCUMENTS, LabelTrainer, is_adapted
 from .model_files import CONFIG, FOLDER
 from .ops import unit_rows
-from .targets import accuracy_and_f1, as_matrix
+from .targets import as_matrix
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL, TEXT, WEIGHT, restore
 
@@ -173,9 +173,9 @@ class SurpriseTrainer(LabelTrainer):
             return wanted
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
         ends = args.max_steps > 0 or args.load_best_model_at_end
-        examples = sum(map(bool, rows[LABEL]))
-        enough = labels >= self_training.LABELS and examples >= self_training.EXAMPLES * labels
-        return enough and refined and not ends and all(len(one) < 2 for one in rows[LABEL])
+        targets = list(rows[LABEL])
+        enough = labels >= self_training.LABELS and sum(map(bool, targets)) >= self_training.EXAMPLES * labels
+        return enough and refined and not ends and all(len(one) < 2 for one in targets)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -281,17 +281,11 @@ class SurpriseTrainer(LabelTrainer):
                 loss, cross_entropy = self.loss.focal(keys, queries, positive.to(emb.device))
                 found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
-            k = max(int(positive.sum(dim=1).max()), 1) if texts else 1
-            decided = {
-                "cosine": torch.topk(unit_rows(emb) @ unit_rows(vectors).T, k, dim=1).indices,
-                "surprise": fitted.rank(emb, k)[1],
-            }
+            if positive.any():
+                found |= judge_decisions(emb, vectors, fitted, positive)
             scores = fitted.score(emb).float().cpu()
             if self.preprocess_logits_for_metrics is not None:
                 scores = self.preprocess_logits_for_metrics(scores, positive)
-        for way, best in decided.items():
-            if positive.any():
-                found |= {f"{way}_{name}": value for name, value in accuracy_and_f1(best.cpu(), positive).items()}
         if positive.any() and (metric_key_prefix != "eval" or self.eval_dataset is None or rows is self.eval_dataset):
             data = {"eval": "the evaluation set", "test": "the test set"}.get(metric_key_prefix, metric_key_prefix)
             self.model.record_results(data, {name: value for name, value in found.items() if "_" in name})

@@ -23,7 +23,6 @@ from common import (
     encoders,
     ending,
     figure,
-    positive,
     resumed,
     settings,
     table,
@@ -36,6 +35,7 @@ from torch.nn.functional import normalize
 from tqdm import tqdm
 
 from surprise_hf import SurpriseKMeans
+from surprise_hf.arguments import positive
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.plots import CURVE, INK, SECOND
 

@@ -30,6 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 
 import surprise_hf
 from surprise_hf import SurpriseModel
+from surprise_hf.arguments import positive
 
 TEMPLATE = "this matter is {}"
 BLOCK = 512  # texts encoded between two writes to the disk
@@ -42,13 +43,6 @@ PAPER_MODEL = "sentence-t5-base"  # which the paper has wherever it shows one en
 
 
 # --- arguments ---------------------------------------------------------------------------------------------------
-
-
-def positive(text: str) -> int:
-    """An integer, 1 or more."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return int(text)
 
 
 def listed(text: str) -> list[str]:
