@@ -40,8 +40,8 @@ WIDTH = 72  # of texts in a table
 RANK = """\
 Rank the documents of a table for one or more texts, by how surprising their similarity is.
 
-The output has one row for each document found, best first: the text searched for, the place, the surprise `score`
-(0 to 1), its `z` in standard deviations, the plain `cosine`, and the columns of the input.
+The output has one row for each document found, best first: the columns of the input, and after them `query` (the text
+searched for), `place`, the surprise `score` (0 to 1), its `z` in standard deviations, and the plain `cosine`.
 
 The ensemble is the documents themselves unless --ensemble gives another. A document without text is never found.
 """
