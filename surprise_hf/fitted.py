@@ -19,10 +19,9 @@ from . import estimators as est
 from . import inputs, ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
-from .kinship import Kinship
 from .ops import compute_dtype, sigma_floor, standardize, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
-from .tails import Older, Tails
+from .tails import Tails
 
 PIECE = 1 << 16  # elements of psi that are blended and ranked at once: half a MiB in float64
 
@@ -131,7 +130,7 @@ class FittedLabels:
         if self.columns is not None and new.columns is not None:
             columns = torch.cat((self.columns, new.columns))
         tails = self.tails
-        if tails is not None and isinstance(tails.kinship, Kinship):
+        if tails is not None:
             given = torch.cat((unit_rows(tails.kinship.names), unit_rows(queries).to(torch.float64))).to(self.queries)
             all_of_them = _fit_tails(ensemble, given, judge(given, ensemble, impl=impl), False, impl)
             tails = replace(all_of_them, label=tails.label)
@@ -240,10 +239,7 @@ class FittedLabels:
         if self.tails is None:
             return self.rank(keys, 1, impl)[0][:, 0].to(torch.float64)
         self._check_keys(keys)
-        best = None
-        if isinstance(self.tails.kinship, Older):
-            best = ops.surprise_topk(keys, self.queries, self.mean, self.std, 1, output="z", impl=impl)[0][:, 0]
-        return self.tails.accept(keys, best)
+        return self.tails.accept(keys)
 
     def decide(self, keys: Tensor, impl: str = "auto") -> Tensor:
         """The label of each document, (n,) int64, by the rule of `rank`."""
@@ -396,7 +392,7 @@ def freeze(
     # labels that "auto" leaves where they are have no groups of their own
     tails = None if verdict is None else _fit_tails(ensemble, given, verdict, bool(refine and verdict.rounds), impl)
     if estimator == "auto":
-        fits = tails is None or SAME < tails.promise(0.01) / 0.01 < 1 / SAME
+        fits = tails is None or SAME < tails.promise() < 1 / SAME
         estimator = "gaussian" if fits else "tail"
     rescale = None
     if weight < 1:

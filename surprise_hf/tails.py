@@ -34,7 +34,6 @@ from torch import Tensor
 from .ensemble import Ensemble
 from .estimators import normal_cdf
 from .kinship import Kinship
-from .ops import unit_rows
 from .refinement import Judgement
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
@@ -94,7 +93,7 @@ class Tails:
 
     label: Law
     document: Law
-    kinship: Kinship | Older
+    kinship: Kinship
 
     @classmethod
     def fit(
@@ -131,26 +130,18 @@ class Tails:
         law = Law.fit(z.flatten(), 1 - taken.flatten(), len(documents))
         return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
-    def accept(self, keys: Tensor, best: Tensor | None = None) -> Tensor:
-        """1 - how often a document of no label gets as far as keys (n, d): (n,) float64.
-
-        Args:
-            keys: documents.
-            best: (n,) their best z, which laws of before `kinship` need.
-        """
-        if isinstance(self.kinship, Older):
-            assert best is not None
-            return normal_cdf(self.document(best.to(torch.float64) - self.kinship.strangeness(keys)))
+    def accept(self, keys: Tensor) -> Tensor:
+        """1 - how often a document of no label gets as far as keys (n, d): (n,) float64."""
         return normal_cdf(self.document(strength(self.kinship.evidence(keys).amax(dim=1))))
 
-    def promise(self, tail: float) -> float:
-        """How often foreign documents exceed the gaussian z that promises `tail`."""
-        z = -torch.special.ndtri(torch.tensor([tail], dtype=torch.float64, device=self.label.z.device))
-        return float(normal_cdf(-self.label(z)))
+    def promise(self) -> float:
+        """How often foreign documents exceed the gaussian z that promises 1 in 100, as a multiple of that."""
+        z = -torch.special.ndtri(torch.tensor([0.01], dtype=torch.float64, device=self.label.z.device))
+        return float(normal_cdf(-self.label(z))) / 0.01
 
     def select(self, index: Tensor | slice | list[int]) -> Tails:
         """Of some labels, with the laws of all."""
-        return self if isinstance(self.kinship, Older) else replace(self, kinship=self.kinship.select(index))
+        return replace(self, kinship=self.kinship.select(index))
 
     def to(self, device: torch.device | str) -> Tails:
         """The same on another device."""
@@ -158,9 +149,8 @@ class Tails:
 
     def state(self) -> dict[str, Tensor]:
         """As flat tensors."""
-        law = "document" if isinstance(self.kinship, Older) else "evidence"
         parts = {"label_z": self.label.z, "label_normal": self.label.normal}
-        parts |= {f"{law}_z": self.document.z, f"{law}_normal": self.document.normal}
+        parts |= {"evidence_z": self.document.z, "evidence_normal": self.document.normal}
         return {f"tails_{name}": value for name, value in (parts | self.kinship.state()).items()}
 
     @classmethod
@@ -172,42 +162,12 @@ class Tails:
         """
         named = ((name.removeprefix("tails_"), part) for name, part in state.items() if name.startswith("tails_"))
         parts = {name: part for name, part in named if isinstance(part, Tensor)}
-        law, kind = ("document", Older) if "document_z" in parts else ("evidence", Kinship)
         try:
-            label, document = (Law(parts[f"{name}_z"], parts[f"{name}_normal"]) for name in ("label", law))
-            return cls(label, document, kind.from_state(parts))
+            label, document = (Law(parts[f"{name}_z"], parts[f"{name}_normal"]) for name in ("label", "evidence"))
+            return cls(label, document, Kinship.from_state(parts))
         except KeyError as error:
             lacks = f"fitted labels lack a part: `tails_{error.args[0]}` belongs to the estimator 'tail'"
             raise ValueError(lacks) from error
-
-
-@dataclass(frozen=True)
-class Older:
-    """What files of before `kinship` hold: the law of a document was that of its best z less its strangeness.
-
-    Attributes:
-        centre, spread: as of `Kinship`.
-        usual: (2,) float64, mean and deviation of log g'P g over the ensemble.
-    """
-
-    centre: Tensor
-    spread: Tensor
-    usual: Tensor
-
-    def strangeness(self, keys: Tensor) -> Tensor:
-        """(n,) float64: standard deviations above what documents of the ensemble have."""
-        gap = unit_rows(keys).to(torch.float64) - self.centre
-        far = ((gap @ self.spread) * gap).sum(dim=1).clamp_min(1e-12).log()
-        return (far - self.usual[0]) / self.usual[1]
-
-    def state(self) -> dict[str, Tensor]:
-        """As flat tensors."""
-        return {"centre": self.centre, "spread": self.spread, "usual": self.usual}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> Older:
-        """From what `state` gave; KeyError where a part is missing."""
-        return cls(state["centre"], state["spread"], state["usual"])
 
 
 def strength(evidence: Tensor) -> Tensor:

@@ -372,31 +372,6 @@ def test_state_device_and_the_crowd(weight: float) -> None:
         FittedLabels.from_state(state)
 
 
-def test_files_of_before_the_evidence_are_read() -> None:
-    """They hold the law of the best z less the strangeness, log g'P g in standard deviations."""
-    documents, queries, _ = world(400)
-    new = FittedLabels.fit(queries, documents, estimator="tail", weight=1)
-    assert new.tails is not None
-    centre, spread = torch.full((48,), 0.1, dtype=torch.float64), torch.eye(48, dtype=torch.float64)
-    usual = torch.tensor([-1.0, 0.5], dtype=torch.float64)
-    knots = torch.tensor([-1.0, 0.0, 3.0], dtype=torch.float64)
-    old = {name: value for name, value in new.state().items() if not name.startswith("tails_")}
-    old |= {"tails_label_z": new.tails.label.z, "tails_label_normal": new.tails.label.normal}
-    old |= {"tails_document_z": knots, "tails_document_normal": knots / 3}
-    old |= {"tails_centre": centre, "tails_spread": spread, "tails_usual": usual}
-    labels = FittedLabels.from_state(old)
-    assert torch.equal(labels.score(documents), new.score(documents))
-    unit = torch.nn.functional.normalize(documents.double())
-    strange = ((unit - 0.1).square().sum(dim=1).log() + 1) / 0.5
-    x = new.z(documents).amax(dim=1).double() - strange
-    want = scipy.stats.norm.cdf(x.numpy() / 3)  # knots on one line: beyond them it goes on
-    np.testing.assert_allclose(labels.accept(documents).numpy(), want, atol=1e-6)
-    assert FittedLabels.from_state(labels.state()).state().keys() == old.keys()
-    assert torch.equal(
-        labels.select([0, 1]).to("cpu").accept(documents[:1]), labels.select([0, 1]).accept(documents[:1])
-    )
-
-
 def test_auto_takes_the_tail_where_the_gaussian_fails() -> None:
     documents, queries, _ = world(4000)
     found = FittedLabels.fit(queries, documents, estimator="auto")
