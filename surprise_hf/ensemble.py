@@ -458,19 +458,24 @@ class Ensemble:
             repo_id: owner/name.
             reservoir: send the sample too, which holds embeddings of single documents. Without it the estimators that
                 need rows (weights below 1, quantiles, ranks, refinement) are not to be had from the copy.
-            kwargs: of `hub.upload`: private, token, revision, commit_message.
+            kwargs: of `hub.upload`: private, token, revision, commit_message, create_pr.
 
         Returns:
-            The address of the commit.
+            The address of the commit. A card that someone edited stays as it is.
         """
-        from .hub import upload
-        from .model_card import ensemble_card
+        from .hub import create, upload
+        from .model_card import ensemble_card, is_free
 
         ensemble = self if reservoir else self.without_reservoir()
+        where = {name: kwargs[name] for name in ("token", "revision") if name in kwargs}
+        name = create(
+            repo_id, **where, **{name: kwargs.pop(name) for name in ("private", "exist_ok") if name in kwargs}
+        )
         with tempfile.TemporaryDirectory() as folder:
             ensemble.save(Path(folder, FILE))
-            Path(folder, "README.md").write_text(ensemble_card(ensemble, repo_id), encoding="utf-8")
-            return upload(folder, repo_id, **{"commit_message": "Add ensemble", **kwargs})
+            if is_free(name, **where):
+                Path(folder, "README.md").write_text(ensemble_card(ensemble, name), encoding="utf-8")
+            return upload(folder, name, **{"commit_message": "Add ensemble", **kwargs})
 
     @classmethod
     def from_pretrained(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_exists", "download", "find", "upload"]
+__all__ = ["check_exists", "create", "download", "find", "upload"]
 
 
 def check_exists(name_or_path: str | os.PathLike) -> None:
@@ -28,17 +28,51 @@ def check_exists(name_or_path: str | os.PathLike) -> None:
         raise FileNotFoundError(f"no such folder: {name!r}; of a repository on the Hub give owner/name") from None
 
 
-def upload(
-    folder: str | Path,
+def create(
     repo_id: str,
     *,
     repo_type: str = "model",
     revision: str | None = None,
     private: bool | None = None,
     token: bool | str | None = None,
+    exist_ok: bool = True,
+    **more: Any,
+) -> str:
+    """Make a repository, and a branch of it, where there is none.
+
+    Args:
+        repo_id: owner/name; without an owner, yours.
+        repo_type: "model", "dataset" or "space".
+        revision: the branch; a new one starts as the main one is.
+        private: whether a new repository is.
+        token: None takes the one you are logged in with.
+        exist_ok: False: a repository that is there is an error.
+        more: arguments of `create_repo`.
+
+    Returns:
+        Its name, with the owner.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    name = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=exist_ok, **more).repo_id
+    if revision is not None:
+        api.create_branch(name, branch=revision, repo_type=repo_type, exist_ok=True)
+    return name
+
+
+def upload(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    repo_type: str = "model",
+    revision: str | None = None,
+    token: bool | str | None = None,
     commit_message: str | None = None,
+    commit_description: str | None = None,
+    create_pr: bool = False,
     delete_patterns: list[str] | None = None,
-    **create: Any,
+    **more: Any,
 ) -> str:
     """Put a folder's files into a repository, made where there is none; files that are there already are not sent.
 
@@ -46,34 +80,28 @@ def upload(
 
     Args:
         folder: local.
-        repo_id: owner/name; without an owner, yours.
-        repo_type: "model", "dataset" or "space".
-        revision: branch, made where there is none.
-        private: whether a new repository is.
-        token: None takes the one you are logged in with.
-        commit_message: of the commit.
+        repo_id, repo_type, revision, token, more: as for `create`.
+        commit_message, commit_description: of the commit.
+        create_pr: open a pull request rather than change the branch.
         delete_patterns: files there that go if the folder lacks them.
-        create: further arguments of `create_repo`.
 
     Returns:
-        The address of the commit.
+        The address of the commit, or of the pull request.
     """
     from huggingface_hub import HfApi
 
-    api = HfApi(token=token)
-    url = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **create)
-    if revision is not None:
-        api.create_branch(url.repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
-    commit = api.upload_folder(
-        repo_id=url.repo_id,
+    commit = HfApi(token=token).upload_folder(
+        repo_id=create(repo_id, repo_type=repo_type, revision=revision, token=token, **more),
         folder_path=folder,
         repo_type=repo_type,
         revision=revision,
         commit_message=commit_message,
+        commit_description=commit_description,
+        create_pr=create_pr,
         delete_patterns=delete_patterns,
         ignore_patterns=["*.pyc"],  # beside the module of an installed metric
     )
-    return commit.commit_url
+    return commit.pr_url if create_pr and commit.pr_url else commit.commit_url
 
 
 def find(

@@ -34,6 +34,7 @@ _ENCODER_ARGUMENTS = (
     "processor_kwargs",
     "prompts",
     "similarity_fn_name",
+    "tokenizer_kwargs",
     "truncate_dim",
 )
 
@@ -174,6 +175,7 @@ class SurpriseModel(ModelFiles):
             truncate_dim=encoder.truncate_dim,
         )
         model.module_kwargs = encoder.module_kwargs
+        model.encoder_name = encoder.model_card_data.base_model  # of the Hub, where it was read from there
         model._model_card_text = encoder._model_card_text  # noqa: SLF001 (its license goes into the card)
         if encoder.model_card_data.license is not None:
             model.model_card_data.license = encoder.model_card_data.license

@@ -65,14 +65,24 @@ SWITCHES = (  # the same of options that say something where they are off, too
 )
 
 
-def is_ours(repo_id: str, token: bool | str | None = None, revision: str | None = None) -> bool:
-    """Whether a repository's card was written here and not edited since; False where there is none."""
+def is_free(repo_id: str, token: bool | str | None = None, revision: str | None = None) -> bool:
+    """Whether a card may be written into a repository: there is none, or one of ours that nobody edited.
+
+    Args:
+        repo_id: owner/name of a repository that is there.
+        token: as for `hub.upload`.
+        revision: a branch that is there.
+    """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         path = hf_hub_download(repo_id, "README.md", token=token, revision=revision)
-    except (HfHubHTTPError, LocalEntryNotFoundError):
+    except LocalEntryNotFoundError:  # no answer; also an EntryNotFoundError
+        return False
+    except EntryNotFoundError:
+        return True
+    except HfHubHTTPError:
         return False
     return MARK in Path(path).read_text(encoding="utf-8")
 
@@ -163,7 +173,7 @@ def _front_matter(model: Any, name: str, licence: str | None) -> str:
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="zero-shot-classification",
-        tags=TAGS,
+        tags=[*TAGS, *(tag for tag in model.report.get("tags", []) if tag not in TAGS)],
         base_model=model.encoder_name,
         license=licence,
         model_name=name,
@@ -186,16 +196,23 @@ def _introduction(model: Any) -> str:
 
 def _usage(model: Any, where: str) -> str:
     labels = "" if model.candidate_labels else ', candidate_labels=["sports", "politics", "science"]'
+    opened = f"""\
+import surprise_hf  # makes the task known to transformers
+from transformers import pipeline
+
+pipe = pipeline("{TASK}", model="{where}")"""
+    if model.transformers_model is None:  # transformers.pipeline asks for a config.json of its own kind
+        opened = f"""\
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
+
+pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained("{where}"))"""
     return f"""\
 ```
 pip install surprise-hf
 ```
 
 ```python
-import surprise_hf  # makes the task known to transformers
-from transformers import pipeline
-
-pipe = pipeline("{TASK}", model="{where}")
+{opened}
 texts = ["The match went to extra time.", "Parliament votes on the budget today."]
 for result in pipe(texts{labels}):
     print(result["labels"][0], round(result["scores"][0], 3))
@@ -311,7 +328,7 @@ def ensemble_card(ensemble: Any, repo_id: str) -> str:
     named = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", ensemble.encoder or "")  # as repositories are, or the Hub refuses it
     base = f'base_model: "{ensemble.encoder}"\n' if named else ""
     return (
-        f"---\n{base}library_name: surprise_hf\ntags:\n- surprise_hf\n- ensemble\n---\n\n# Ensemble\n\n"
+        f"---\n{base}library_name: surprise_hf\ntags:\n- surprise_hf\n- ensemble\n---\n{MARK}\n\n# Ensemble\n\n"
         f"Mean and covariance of the embeddings of {len(ensemble):,} documents, {ensemble.dim} dimensions, by"
         f" {_plain(ensemble.encoder or 'an encoder without a name')}, and {single}. They"
         " give a similarity its context: the [surprise score](https://arxiv.org/abs/2308.09765).\n\n"

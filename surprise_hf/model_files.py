@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import torch
@@ -79,7 +80,15 @@ class ModelFiles(TextEncoder):
         if self.model_card_data.all_hyperparameters:  # left there by the trainer
             self.report["training"] = model_card.training_arguments(self.model_card_data.all_hyperparameters)
         folder = Path(path, FOLDER)
-        if self.ensemble is None and self.candidate_labels is None:
+        pipelines = getattr(getattr(self.transformers_model, "config", None), "custom_pipelines", None)
+        if pipelines is not None:  # of the remote-code branch: without its code the folder could not be opened
+            pipelines.pop(model_card.TASK, None)
+        if (
+            self.ensemble is None
+            and self.candidate_labels is None
+            and not self.report
+            and (self._long_texts, self.hypothesis_template) == (LATER["long_texts"], DEFAULT_TEMPLATE)
+        ):
             super().save(os.fspath(path), *args, **kwargs)
             for name in (CONFIG, ENSEMBLE, LABELS):  # of a model saved here before
                 (folder / name).unlink(missing_ok=True)
@@ -107,14 +116,18 @@ class ModelFiles(TextEncoder):
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"  # before any file is touched
         super().save(os.fspath(path), *args, **kwargs)
         folder.mkdir(exist_ok=True)
-        save_file({"probe": probe, **tensors}, folder / LABELS, metadata={"format": FORMAT})
-        if self.ensemble is None:
-            (folder / ENSEMBLE).unlink(missing_ok=True)
-        else:
-            self.ensemble.save(folder / ENSEMBLE)
-        partial = folder / f"{CONFIG}.partial"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(folder / CONFIG)
+        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
+            new = Path(name)
+            save_file({"probe": probe, **tensors}, new / LABELS, metadata={"format": FORMAT})
+            if self.ensemble is not None:
+                self.ensemble.save(new / ENSEMBLE)
+            (new / CONFIG).write_text(text, encoding="utf-8")
+            (folder / CONFIG).unlink(missing_ok=True)  # files of two models are none: without it they count as nothing
+            for file in (LABELS, ENSEMBLE, CONFIG):
+                if (new / file).exists():
+                    (new / file).replace(folder / file)
+                else:
+                    (folder / file).unlink(missing_ok=True)
 
     def record_results(self, dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:
         """Let the model card tell what an evaluation found; arguments and errors as `model_card.record_results`."""
@@ -134,31 +147,77 @@ class ModelFiles(TextEncoder):
             )
         Path(path, "README.md").write_text(text, encoding="utf-8")
 
-    def push_to_hub(self, repo_id: str, *args: Any, remote_code: bool = False, **kwargs: Any) -> str:
+    def push_to_hub(
+        self,
+        repo_id: str,
+        token: bool | str | None = None,
+        private: bool | None = None,
+        safe_serialization: bool = True,
+        commit_message: str | None = None,
+        local_model_path: str | None = None,
+        exist_ok: bool = False,
+        replace_model_card: bool | None = None,
+        train_datasets: list[str] | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        *,
+        commit_description: str | None = None,
+        tags: str | Sequence[str] | None = None,
+        remote_code: bool = False,
+    ) -> str:
         """As `SentenceTransformer.push_to_hub`: the encoder, its ensemble and its labels.
+
+        What the model no longer has, an ensemble or labels, goes from the repository too (not from its history).
 
         Args:
             repo_id: owner/name.
-            args, kwargs: of the base class (private, token, revision, commit_message, exist_ok, ...). A card that
-                surprise_hf wrote is replaced unless `replace_model_card=False`.
-            remote_code: push a second branch too, for processes without surprise_hf (`remote.push`).
+            token, private, safe_serialization, commit_message, local_model_path, exist_ok, train_datasets, revision,
+                create_pr: of the base class.
+            replace_model_card: None: where there is no card, or one that surprise_hf wrote and nobody edited.
+            commit_description: of the commit.
+            tags: more tags for the card.
+            remote_code: push a second branch too, for processes without surprise_hf (`remote.push`): "remote-code",
+                beside a branch `revision` "<revision>-remote-code".
 
         Returns:
-            The address of the commit.
+            The address of the commit, or of the pull request.
 
         Raises:
-            ValueError: with `remote_code`, as `remote.save`; nothing is pushed then.
+            ValueError: with `remote_code`, as `remote.save`, or a pull request, which is one branch; nothing is pushed
+                then.
         """
         if remote_code:
             from . import remote
 
             remote.check(self)
-        if not args and "replace_model_card" not in kwargs:
-            where = {name: kwargs[name] for name in ("token", "revision") if name in kwargs}
-            kwargs["replace_model_card"] = model_card.is_ours(repo_id, **where)
-        url = super().push_to_hub(repo_id, *args, **kwargs)
+            if create_pr:
+                raise ValueError("remote_code=True pushes a branch, which no pull request holds: push it apart")
+        if tags:
+            self.report["tags"] = sorted({*self.report.get("tags", []), *([tags] if isinstance(tags, str) else tags)})
+        where: dict[str, Any] = {"token": token, "revision": revision}
+        name = hub.create(repo_id, private=private, exist_ok=exist_ok or create_pr, **where)
+        self.model_card_data.set_model_id(name)
+        if replace_model_card is None:
+            replace_model_card = model_card.is_free(name, **where)
+        more = {
+            "commit_message": commit_message or f"Add new {type(self).__name__} model",
+            "commit_description": commit_description,
+            "create_pr": create_pr,
+            "delete_patterns": [f"{FOLDER}/*"],
+            **where,
+        }
+        with TemporaryDirectory() as folder:
+            if local_model_path is None:
+                self.save(
+                    folder,
+                    model_name=name,
+                    create_model_card=replace_model_card,
+                    train_datasets=train_datasets,
+                    safe_serialization=safe_serialization,
+                )
+            url = hub.upload(local_model_path or folder, name, **more)
         if remote_code:
-            remote.push(self, repo_id, token=kwargs.get("token"))
+            remote.push(self, name, token=token, revision=remote.branch(revision))
         return url
 
     # --- loading -------------------------------------------------------------------------------------------------

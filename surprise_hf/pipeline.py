@@ -18,7 +18,9 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import Pipeline
 
 from . import inputs
+from .contexts import as_context
 from .inputs import BATCH_SIZE
+from .model_card import TASK
 from .scorer import ARGUMENTS, Scorer
 
 if TYPE_CHECKING:
@@ -26,9 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_MODEL", "TASK", "SurpriseZeroShotPipeline"]
 
-TASK = "surprise-zero-shot"
 DEFAULT_MODEL = ("sentence-transformers/sentence-t5-base", "main")  # the paper's encoder
-HUB = ("repo_id", "token", "private", "commit_message", "revision", "create_pr")  # of `save_pretrained`
+HUB = (  # of `save_pretrained`
+    "repo_id",
+    "token",
+    "private",
+    "commit_message",
+    "commit_description",
+    "revision",
+    "create_pr",
+    "tags",
+)
+TRANSFORMERS = ("max_shard_size", "use_temp_dir")  # of its own save_pretrained and push_to_hub, and of no use here
 
 
 class _Documents(NamedTuple):
@@ -94,8 +105,13 @@ class SurpriseZeroShotPipeline(Pipeline):
         model.read_with(prompt, prompt_name, long_texts)
         if getattr(model, "tokenizer", None) is not None:
             kwargs["tokenizer"] = model.tokenizer  # whichever is given, the encoder takes its own
+        kwargs.pop("local_files_only", None)  # transformers.pipeline has loaded the model, and leaves it here
         self._warned: set[str] = set()  # of what, with the ensemble as it is
         super().__init__(model, *args, **kwargs)
+        self._context: tuple[Any, Any] | None = None
+        for name, value in self._postprocess_params.items():
+            if isinstance(value, Iterator):  # it is read once, and the default of every call
+                self._postprocess_params[name] = list(value)
         self.model.eval()  # the base class does not
 
     # --- the call ------------------------------------------------------------------------------------------------
@@ -217,8 +233,18 @@ class SurpriseZeroShotPipeline(Pipeline):
             TypeError: an argument that the call does not have.
             ValueError: as the call.
         """
-        given = {**self._postprocess_params, **self._sanitize_parameters(**kwargs)[2]}
-        return Scorer(self.model, given, self._size(batch_size), self._warn_once)
+        size, given = self._size(batch_size), self._sanitize_parameters(**kwargs)[2]
+        if "ensemble" in self._postprocess_params and "ensemble" not in given:
+            given["ensemble"] = self._own_context(size)
+        return Scorer(self.model, {**self._postprocess_params, **given}, size, self._warn_once)
+
+    def _own_context(self, batch_size: int) -> Any:
+        """The ensemble that the pipeline was given, embedded once while the encoder reads as it does."""
+        key, kept = self.model.reads_as(), self._context  # read once: another thread may put its own there
+        if kept is None or kept[0] != key:
+            given = self._postprocess_params["ensemble"]
+            self._context = kept = key, as_context(given, self.model, batch_size=batch_size)
+        return kept[1]
 
     def _size(self, batch_size: int | None) -> int:
         """Texts that the encoder takes at once: as given, or as the pipeline was given it."""
@@ -309,13 +335,15 @@ class SurpriseZeroShotPipeline(Pipeline):
         """
         push = kwargs.pop("push_to_hub", False)
         hub = {name: kwargs.pop(name) for name in HUB if name in kwargs} if push else {}
+        for name in TRANSFORMERS:
+            kwargs.pop(name, None)
         self.model.save_pretrained(os.fspath(save_directory), **kwargs)
         if push:
             self.push_to_hub(hub.pop("repo_id", Path(save_directory).resolve().name), **hub)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
         """Push the model, as `SentenceTransformer.push_to_hub`; an existing repository gets a new commit."""
-        for name in ("max_shard_size", "use_temp_dir"):  # of transformers' own push_to_hub
+        for name in TRANSFORMERS:
             kwargs.pop(name, None)
         kwargs.setdefault("exist_ok", True)
         return self.model.push_to_hub(repo_id, **kwargs)

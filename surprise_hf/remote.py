@@ -15,8 +15,9 @@ from typing import Any
 import transformers
 
 from .hub import upload
+from .model_card import TASK
 
-__all__ = ["REVISION", "check", "push", "save"]
+__all__ = ["REVISION", "branch", "check", "push", "save"]
 
 REVISION = "remote-code"
 CODE = Path(__file__).with_name("surprise_remote.py")
@@ -67,11 +68,14 @@ def save(model: Any, folder: str | Path) -> None:
     found = json.loads(config.read_text(encoding="utf-8"))
     kind = type(model.transformers_model).__name__  # of T5, AutoModel would make the decoder too
     kind = kind if hasattr(transformers, kind) else "AutoModel"
-    found["custom_pipelines"] = {
-        "surprise-zero-shot": {"impl": f"{CODE.stem}.SurpriseRemotePipeline", "pt": [kind], "type": "text"}
-    }
+    found["custom_pipelines"] = {TASK: {"impl": f"{CODE.stem}.SurpriseRemotePipeline", "pt": [kind], "type": "text"}}
     config.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     shutil.copy(CODE, folder)
+
+
+def branch(revision: str | None) -> str:
+    """The branch with code that stands beside a branch of the model (None: the main one)."""
+    return REVISION if revision in (None, "main") else f"{revision}-{REVISION}"
 
 
 def push(model: Any, repo_id: str, *, revision: str = REVISION, **kwargs: Any) -> str:
@@ -91,5 +95,5 @@ def push(model: Any, repo_id: str, *, revision: str = REVISION, **kwargs: Any) -
     """
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
-        kwargs = {"commit_message": "Add code for use without surprise_hf", **kwargs}
+        kwargs = {"commit_message": "Add code for use without surprise_hf", "delete_patterns": ["surprise/*"], **kwargs}
         return upload(folder, repo_id, revision=revision, **kwargs)

@@ -40,7 +40,7 @@ def failure(function, *args, **kwargs):
 """
 
 AUTHOR = """
-import compileall, os, shutil, tempfile, torch, transformers
+import compileall, huggingface_hub, os, shutil, tempfile, torch, transformers
 import surprise_hf
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments, hub
 from surprise_hf.metrics import path
@@ -83,6 +83,23 @@ other = surprise_hf.Ensemble.from_embeddings(torch.eye(32))
 other.push_to_hub("me/ensemble", revision="v2")
 found["moments of v2"] = [x.tolist() for x in other.moments(torch.eye(32)[:4])]
 found["moments"] = [x.tolist() for x in ensemble.moments(torch.eye(32)[:4])]
+
+# what is taken away or changed between two pushes; names without an owner; a card that someone edited
+again = SurpriseModel(where, device="cpu").fit_ensemble(DOCUMENTS).set_labels(LABELS)
+again.push_to_hub("me/bare")
+again.push_to_hub("me/no-ensemble")
+again.push_to_hub("again")
+again.set_labels(OTHERS)
+again.push_to_hub("again", exist_ok=True)
+again.set_labels(["only here"])
+again.push_to_hub("again", None, None, True, None, None, True, revision="v2", remote_code=True)
+again.set_ensemble(None)
+again.push_to_hub("me/no-ensemble", exist_ok=True)
+again.set_labels(None)
+again.push_to_hub("me/bare", exist_ok=True)
+other.push_to_hub("edited")
+huggingface_hub.HfApi().upload_file(path_or_fileobj=b"# mine", path_in_repo="README.md", repo_id="me/edited")
+other.update(torch.eye(32)).push_to_hub("edited", exist_ok=True)
 
 # a folder with sharded weights, inside a larger repository
 folder = args[0]
@@ -291,6 +308,40 @@ def test_what_ensembles_hold(pushed, colleague):
     card = hub.repos["model", "me/ensemble"].files()["README.md"].data.decode()
     assert "16 documents, 32 dimensions, by me/model, and no embedding of any one of them" in card
     assert 'Ensemble.from_pretrained("me/ensemble")' in card
+
+
+def test_a_push_takes_away_what_the_model_no_longer_has(pushed):
+    hub, _ = pushed
+    held = {name: set(hub.repos["model", f"me/{name}"].files()) for name in ("bare", "no-ensemble", "again")}
+    of_us = {f"surprise/{name}" for name in ("config.json", "labels.safetensors", "ensemble.safetensors")}
+    assert held["again"] & of_us == of_us
+    assert held["no-ensemble"] & of_us == of_us - {"surprise/ensemble.safetensors"}
+    assert held["bare"] & of_us == set()
+
+
+def test_a_card_tells_of_what_was_pushed_with_it(pushed):
+    hub, _ = pushed
+    repo = hub.repos["model", "me/again"]
+    labels = {
+        "main": "2: `music`, `weather`",
+        "v2": "1: `only here`",
+        "v2-remote-code": "1: `only here`",
+    }
+    assert set(repo.branches) == set(labels)
+    for branch, named in labels.items():
+        files = repo.files(branch)
+        assert named in files["README.md"].data.decode()
+        assert ("surprise_remote.py" in files) == branch.endswith("remote-code")
+
+
+def test_an_edited_card_of_an_ensemble_stays(pushed):
+    files = pushed[0].repos["model", "me/edited"].files()
+    assert files["README.md"].data == b"# mine"
+    assert set(files) == {"README.md", "ensemble.safetensors"}
+    assert (
+        'Ensemble.from_pretrained("me/ensemble")'
+        in pushed[0].repos["model", "me/ensemble"].files()["README.md"].data.decode()
+    )
 
 
 def test_pushing_again_without_a_change_sends_nothing(pushed, colleague):

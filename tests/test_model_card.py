@@ -8,11 +8,16 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RemoteEntryNotFoundError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from transformers import AutoTokenizer
 
 from surprise_hf import Ensemble, SurpriseModel, model_card
 from tests.test_import import python
@@ -366,12 +371,14 @@ def test_an_ensembles_card_tells_of_single_documents():
 
 def test_whose_card_it_is(tmp_path, monkeypatch):
     file = tmp_path / "README.md"
+    absent, no_answer = (kind("x", response=Mock()) for kind in (RemoteEntryNotFoundError, HfHubHTTPError))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(file))
     for text, ours in ((f"---\na: 1\n---\n{model_card.MARK}\n# X", True), ("# My own", False)):
         file.write_text(text, encoding="utf-8")
-        assert model_card.is_ours("me/model") == ours
-    monkeypatch.undo()
-    assert not model_card.is_ours("me/none")  # there is no Hub in the tests
+        assert model_card.is_free("me/model") == ours
+    for error, free in ((absent, True), (LocalEntryNotFoundError("x"), False), (no_answer, False)):
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=error))
+        assert model_card.is_free("me/model") == free
 
 
 @pytest.mark.parametrize(
@@ -383,3 +390,22 @@ def test_the_card_of_an_ensemble(encoder):
     assert head["library_name"] == "surprise_hf"
     assert head.get("base_model") == (encoder if encoder in ("me/encoder", "all-MiniLM-L6-v2", "123") else None)
     assert f"4 documents, 4 dimensions, by {' '.join((encoder or 'an encoder without a name').split())}, and" in card
+
+
+def test_an_encoder_without_a_transformer_is_opened_by_its_class(tmp_path, st_path):
+    tokenizer = AutoTokenizer.from_pretrained(st_path)
+    encoder = SentenceTransformer(modules=[StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)], device="cpu")
+    model = SurpriseModel.from_encoder(encoder).fit_ensemble(["dog", "red", "vote"]).set_labels(["dog", "rain"])
+    model.save_pretrained(tmp_path)
+    code = re.findall(r"```python\n(.*?)```", (tmp_path / "README.md").read_text(), flags=re.DOTALL)[0]
+    assert "transformers" not in code
+    done = python(code.replace('from_pretrained(".")', f'from_pretrained("{tmp_path}")'))
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} <= {"dog", "rain"}
+
+
+def test_the_name_of_an_encoder_in_memory(st_path):
+    encoder = SentenceTransformer(str(st_path), device="cpu")
+    assert SurpriseModel.from_encoder(encoder).encoder_name is None
+    encoder.model_card_data.base_model = "owner/encoder"  # as loading from the Hub leaves it
+    assert SurpriseModel.from_encoder(encoder).encoder_name == "owner/encoder"

@@ -6,6 +6,7 @@ import gc
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -112,6 +113,45 @@ def test_what_json_does_not_hold_leaves_the_folder_as_it_was(st_path, tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("interrupted", ["save_file", "Ensemble.save", "labels.safetensors", "ensemble.safetensors"])
+def test_an_interrupted_save_mixes_no_two_models(interrupted, st_path, tmp_path, monkeypatch):
+    model = load(st_path).fit_ensemble(TEXTS).set_labels(["sport", "bank"], weight=1)
+    model.save_pretrained(tmp_path)
+    before = SurpriseZeroShotPipeline(load(tmp_path))(TEXTS)
+    model.set_labels(["dog", "rain"], weight=1)
+    with monkeypatch.context() as patch:
+        stop = Mock(side_effect=KeyboardInterrupt)
+        if interrupted.endswith("safetensors"):
+            replace = Path.replace
+            patch.setattr(Path, "replace", lambda a, b: stop() if a.name == interrupted else replace(a, b))
+        else:
+            patch.setattr(f"surprise_hf.model_files.{interrupted}", stop)
+        with pytest.raises(KeyboardInterrupt):
+            model.save_pretrained(tmp_path)
+    found = load(tmp_path)
+    if found.candidate_labels is None:  # neither: an encoder alone
+        assert found.ensemble is None
+    else:
+        assert SurpriseZeroShotPipeline(found)(TEXTS) == before
+    assert not [path.name for path in (tmp_path / "surprise").iterdir() if path.name.startswith(".")]
+    model.save_pretrained(tmp_path)
+    assert load(tmp_path).candidate_labels == ["dog", "rain"]
+
+
+def test_settings_of_an_encoder_alone_are_kept(st_path, tmp_path):
+    model = load(st_path)
+    model.save_pretrained(tmp_path)
+    assert not (tmp_path / "surprise").exists()
+    model.read_with(long_texts="window")
+    model.set_labels(None, "about {}")
+    model.record_results("a set", {"a": 1.0})
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert (again.long_texts, again.hypothesis_template) == ("window", "about {}")
+    assert again.report == model.report
+    assert again.ensemble is again.candidate_labels is again.fitted is None
+
+
 def test_a_config_that_can_not_be_written_is_not_cut_short(st_path, tmp_path, monkeypatch):
     model = load(st_path).fit_ensemble(TEXTS).set_labels(LABELS, weight=1.0)
     model.save_pretrained(tmp_path)
@@ -120,7 +160,7 @@ def test_a_config_that_can_not_be_written_is_not_cut_short(st_path, tmp_path, mo
     write = Path.write_text
 
     def full(self: Path, text: str, **kwargs: Any) -> int:
-        if self.parent == config.parent:
+        if config.parent in self.parents:
             write(self, text[:20], **kwargs)
             raise OSError("disk full")
         return write(self, text, **kwargs)

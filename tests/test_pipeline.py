@@ -146,6 +146,31 @@ def test_defaults_given_at_construction(st_path):
 # --- ensembles -------------------------------------------------------------------------------------------------------
 
 
+def test_defaults_are_read_and_embedded_once(st_path, monkeypatch):
+    texts = [*DOCUMENTS, "a red dog"]
+    given = {"candidate_labels": iter(LABELS), "ensemble": (text for text in texts), "surprise_weight": 1.0}
+    pipe = transformers.pipeline("surprise-zero-shot", model=str(st_path), device="cpu", **given)
+    seen = []
+    embed = type(pipe.model).embed_documents
+    monkeypatch.setattr(type(pipe.model), "embed_documents", lambda *args: seen.append(args) or embed(*args))
+    expected = transformers.pipeline("surprise-zero-shot", model=str(st_path), device="cpu")(
+        DOCUMENTS[:2], LABELS, ensemble=texts, surprise_weight=1.0
+    )
+    assert len(seen) == 1
+    for _ in range(3):
+        assert pipe(DOCUMENTS[:2]) == expected
+    assert len(seen) == 2
+    with torch.no_grad():  # another encoder: embedded anew
+        next(pipe.model.parameters()).add_(0.1)
+    assert pipe(DOCUMENTS[:2]) != expected
+    assert len(seen) == 3
+
+
+def test_local_files_only_reaches_the_loading_alone(st_path):
+    pipe = transformers.pipeline("surprise-zero-shot", model=str(st_path), device="cpu", local_files_only=True)
+    assert pipe("dog", LABELS)["labels"]
+
+
 def test_every_form_of_ensemble(pipe, encode, tmp_path):
     other = DOCUMENTS[::2]
     results = pipe(DOCUMENTS[1::2], LABELS, ensemble=other)
@@ -412,11 +437,14 @@ def test_save_then_a_fresh_process_same_bits(st_path, tmp_path):
     assert json.loads(done.stdout) == expected
 
 
-def test_push_to_hub_reaches_the_model(pipe, monkeypatch):
+def test_push_to_hub_reaches_the_model(pipe, monkeypatch, tmp_path):
     seen = {}
     monkeypatch.setattr(SurpriseModel, "push_to_hub", lambda _, repo, **kw: seen.update(repo=repo, **kw) or "url")
-    assert pipe.push_to_hub("me/x", max_shard_size="1GB", private=True) == "url"
-    assert seen == {"repo": "me/x", "private": True, "exist_ok": True}
+    told = {"private": True, "tags": ["news"], "commit_description": "why"}
+    assert pipe.push_to_hub("me/x", max_shard_size="1GB", **told) == "url"
+    assert seen == {"repo": "me/x", "exist_ok": True, **told}
+    pipe.save_pretrained(tmp_path, max_shard_size="1GB", push_to_hub=True, repo_id="me/y", tags="news")
+    assert (seen["repo"], seen["tags"]) == ("me/y", "news")
 
 
 def test_nothing_is_logged_as_an_error(pipe, caplog):

@@ -16,7 +16,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, T5Config, T5EncoderModel
 
-from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, remote
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, hub, remote
 from tests.hub_server import Hub
 from tests.test_hub import client
 
@@ -402,21 +402,35 @@ def test_pushing_takes_what_upload_takes(options, st_path, monkeypatch):
     model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS)
     assert remote.push(model, "me/model", **options) == "address"
     usual = {"revision": "remote-code", "commit_message": "Add code for use without surprise_hf"}
+    usual["delete_patterns"] = ["surprise/*"]
     assert asked == [{**usual, **options}]
 
 
 def test_nothing_is_pushed_where_the_second_branch_would_be_refused(st_path, monkeypatch):
     pushed = []
-    monkeypatch.setattr(SentenceTransformer, "push_to_hub", lambda *_, **__: pushed.append("main") or "address")
-    monkeypatch.setattr(remote, "upload", lambda *_, **__: pushed.append("remote-code"))
-    monkeypatch.setattr("surprise_hf.model_card.is_ours", lambda *_, **__: True)
+    monkeypatch.setattr(hub, "create", lambda name, **_: pushed.append("made") or name)
+    monkeypatch.setattr(hub, "upload", lambda *_, **asked: pushed.append(asked["revision"]) or "address")
+    monkeypatch.setattr(remote, "upload", lambda *_, **asked: pushed.append(asked["revision"]))
+    monkeypatch.setattr("surprise_hf.model_card.is_free", lambda *_, **__: True)
     model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS, refine="auto")
     with pytest.raises(ValueError, match="remote code can't fit labels with refine='auto'"):
         model.push_to_hub("me/model", remote_code=True)
+    with pytest.raises(ValueError, match="no pull request holds"):
+        model.set_labels(LABELS, refine=0).push_to_hub("me/model", create_pr=True, remote_code=True)
     assert pushed == []
     assert model.push_to_hub("me/model") == "address"
-    model.set_labels(LABELS).push_to_hub("me/model", remote_code=True)
-    assert pushed == ["main", "main", "remote-code"]
+    model.push_to_hub("me/model", remote_code=True)
+    model.push_to_hub("me/model", "token", revision="v2", remote_code=True)
+    assert pushed == ["made", None, "made", None, "remote-code", "made", "v2", "v2-remote-code"]
+
+
+def test_opened_with_code_and_saved_it_needs_none(st_path, tmp_path):
+    remote.save(SurpriseModel(str(st_path), device="cpu").set_labels(LABELS), tmp_path / "code")
+    SurpriseModel.from_pretrained(tmp_path / "code", device="cpu").save_pretrained(str(tmp_path / "plain"))
+    assert "surprise-zero-shot" not in json.loads((tmp_path / "plain" / "config.json").read_text()).get(
+        "custom_pipelines", {}
+    )
+    assert transformers.pipeline("surprise-zero-shot", model=str(tmp_path / "plain"), device="cpu")("dog")["labels"]
 
 
 @pytest.mark.parametrize(
