@@ -18,7 +18,7 @@ from .encoding import PROBE
 from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels, plain_options
 from .inputs import BATCH_SIZE, Label
-from .model_files import ModelFiles, in_subfolder, label_keys, label_pairs
+from .model_files import ModelFiles, in_subfolder, label_keys
 from .ops import unit_rows
 
 __all__ = ["SurpriseModel"]
@@ -389,8 +389,11 @@ class SurpriseModel(ModelFiles):
 
     def stores(self, labels: Sequence[Label]) -> bool:
         """Whether these are the stored labels, in the same order and with the same descriptions."""
-        stored = self.candidate_labels
-        return stored is not None and label_pairs(labels) == label_pairs(stored)
+        asked, stored = (
+            None if some is None else [(label, inputs.name_and_text(label)[1]) for label in some]
+            for some in (labels, self.candidate_labels)
+        )
+        return stored is not None and asked == stored
 
     def fit_against(self, labels: Sequence[Label], template: inputs.Template, options: dict[str, Any]) -> FittedLabels:
         """Labels against the stored ensemble, with all options of `FittedLabels.fit`: as stored, or those made last."""

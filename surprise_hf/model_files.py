@@ -317,11 +317,6 @@ class ModelFiles(TextEncoder):
                 raise ValueError(f"{LABELS} and {CONFIG} don't fit together")
 
 
-def label_pairs(labels: Sequence[Label]) -> list[tuple[Label, str]]:
-    """Labels with the texts that stand for them."""
-    return [(label, inputs.name_and_text(label)[1]) for label in labels]
-
-
 def label_keys(labels: Sequence[Label], template: inputs.Template) -> list[Key]:
     """What tells labels' vectors apart: the name, and the texts that are embedded for it."""
     return [(str(label), *inputs.hypotheses([label], template)) for label in labels]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from . import inputs
 from .contexts import as_context
 from .ensemble import check_rows
 from .fitted import ENOUGH, FittedLabels, crossover_weight, plain_options
-from .inputs import BATCH_SIZE, Label
+from .inputs import Label
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
@@ -63,11 +62,10 @@ class Scorer:
         self,
         model: SurpriseModel,
         given: dict[str, Any],
-        batch_size: int | None = None,
-        warn: Callable[[str, str], None] | None = None,
+        batch_size: int,
+        warn: Callable[[str, str], None],
     ) -> None:
-        self.model, self._warn = model, _warn if warn is None else warn
-        self.batch_size = inputs.positive_int("batch_size", BATCH_SIZE if batch_size is None else batch_size)
+        self.model, self.batch_size, self._warn = model, batch_size, warn
         self.top_k = None if given.get("top_k") is None else inputs.positive_int("top_k", given["top_k"])
         # at 0 everything is listed, as without
         self.threshold = None if not given.get("threshold") else inputs.share("threshold", given["threshold"])
@@ -234,7 +232,3 @@ class Scorer:
             names = [str(label) if isinstance(label := labels[i], str) else label for i, _ in kept]
             results.append((names, [value for _, value in kept]))
         return results
-
-
-def _warn(_: str, words: str) -> None:
-    warnings.warn(words, stacklevel=3)
