@@ -195,7 +195,7 @@ def opened(args: argparse.Namespace, out_fmt: str, names: Sequence[str]) -> Iter
 
     Refuses what needs no model to be refused: one takes seconds to load.
     """
-    exact = out_fmt in tables.DELIMITERS
+    exact = out_fmt not in tables.TYPED
     with tables.reading(args.input, input_format(args), args.text_column, exact=exact) as source:
         check_free(names, source.rows)
         yield source

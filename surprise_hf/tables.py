@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "tsv", "jsonl", "parquet")
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+TYPED = ("jsonl", "parquet")  # these tell numbers from text
 STDIN = "-"
 READ_BYTES = 1 << 23  # of JSON lines, as many whole ones as it takes
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+REAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")  # a longer integer might lose its end
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, or of what would be one, in JSON
 
 
@@ -57,8 +61,8 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
         path: of the file, or "-" for standard input.
         fmt: one of FORMATS.
         column: that must be there and hold text.
-        exact: take every cell of a CSV or TSV as the text it is (007 stays 007), for writing it out as text again;
-            otherwise numbers become numbers, as `datasets` finds them.
+        exact: take every cell of a CSV or TSV as the text it is, for writing it out as text again; otherwise a column
+            of numbers alone becomes one, where it loses nothing (007 stays 007).
 
     Cells of a CSV or TSV may be in quotation marks, with those inside doubled, and hold ends of lines then. In a TSV,
     where many write marks as text, such cells draw a warning.
@@ -95,30 +99,29 @@ def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
     try:
         if fmt == "jsonl":
             return _json_rows(file)
-        is_csv = fmt in DELIMITERS
-        options = _csv_options(file, DELIMITERS[fmt], column, exact) if is_csv else _parquet_options(file)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ParserWarning)  # surplus fields, which pandas would drop
-            return datasets.load_dataset(
-                "csv" if is_csv else fmt,
-                data_files=str(file),
-                split="train",
-                cache_dir=str(file.parent / "cache"),
-                **options,
-            )
+        if fmt in DELIMITERS:
+            rows = _csv_rows(file, DELIMITERS[fmt])
+            return rows if exact else _with_numbers(rows, column)
+        return datasets.load_dataset(
+            fmt,
+            data_files=str(file),
+            split="train",
+            cache_dir=str(file.parent / "cache"),
+            **_parquet_options(file),
+        )
     except (
         ValueError,
         StopIteration,
         csv.Error,
         pa.ArrowException,
+        ParserWarning,
         datasets.exceptions.DatasetGenerationError,
     ) as error:
         reason: BaseException = error
         while reason.__cause__ is not None:
             reason = reason.__cause__
-        # what `datasets` says of a table without rows: of a CSV and of parquet
-        no_rows = "corresponds to no data", "BatchSize must be greater than 0"
-        if isinstance(reason, StopIteration) or any(words in str(reason) for words in no_rows):
+        # the latter is what `datasets` says of a parquet without rows
+        if isinstance(reason, StopIteration) or "BatchSize must be greater than 0" in str(reason):
             raise ValueError(f"{name} has no rows") from error
         if isinstance(reason, UnicodeDecodeError):
             raise ValueError(f"{name} is not UTF-8 ({reason}); convert it, for example with iconv") from error
@@ -189,7 +192,12 @@ def _json_column(name: str, rows: Sequence[dict[str, Any]], first: int, kind: pa
         raise ValueError(f"{where}: {error}") from None
 
 
-def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[str, Any]:
+def _csv_rows(file: Path, delimiter: str) -> Dataset:
+    """Every cell as the text it is: `datasets` would take a type for a column from the first rows alone."""
+    import pandas as pd
+    import pyarrow as pa
+    from datasets import Dataset
+
     with file.open(encoding="utf-8-sig", newline="") as text:
         blank, header = next(
             ((at, row) for at, row in enumerate(csv.reader(text, delimiter=delimiter)) if row), (0, [])
@@ -197,22 +205,67 @@ def _csv_options(file: Path, delimiter: str, column: str, exact: bool) -> dict[s
     twice = sorted({repr(field) for field in header if header.count(field) > 1})
     if twice:
         raise ValueError(f"two columns are named {', '.join(twice)}")
-    return {
-        "sep": delimiter,
-        "names": header,  # or pandas would call a column without a name otherwise
-        "header": 0,
-        "skiprows": blank,
-        # a converter sees the text of the cell, before it could become a number
-        "converters": dict.fromkeys(header if exact else [field for field in header if field == column], _cell),
-        "keep_default_na": False,  # "NA" and "null" may be documents; only an empty cell is a missing value
-        "na_values": [""],
-        "index_col": False,  # or surplus fields would make the first column row names, and shift the others
-        "skip_blank_lines": len(header) > 1,  # the blank line of a single column is a blank document
-    }
+    schema, path, found = pa.schema([(field, pa.string()) for field in header]), file.with_name("rows.arrow"), 0
+    with (
+        warnings.catch_warnings(),
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_stream(sink, schema) as out,
+    ):
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # surplus fields, which pandas would drop
+        parts = pd.read_csv(
+            file,
+            sep=delimiter,
+            names=header,  # or pandas would call a column without a name otherwise
+            header=0,
+            skiprows=blank,
+            dtype=object,  # the text of a cell
+            keep_default_na=False,  # "NA" and "null" may be documents; only an empty cell is a missing value
+            na_values=[""],
+            index_col=False,  # or surplus fields would make the first column row names, and shift the others
+            skip_blank_lines=len(header) > 1,  # the blank line of a single column is a blank document
+            chunksize=10_000,
+        )
+        for part in parts:
+            found += len(part)
+            columns = [pa.array(part[field], pa.string(), from_pandas=True) for field in header]
+            out.write_batch(pa.record_batch(columns, schema=schema))
+    if not found:
+        raise StopIteration
+    return Dataset.from_file(str(path))
 
 
-def _cell(text: str) -> str | None:
-    return text or None  # pandas 2 keeps what a converter gives, pandas 3 looks for missing values after it
+def _with_numbers(rows: Dataset, column: str) -> Dataset:
+    """The rows of a CSV with numbers where a whole column holds nothing else, but for the column of documents.
+
+    A column is one of numbers where none of its cells loses anything by that: 007 and +7 stay text, and so does what
+    has more digits than the type keeps.
+    """
+    from datasets import Value
+
+    for name in rows.column_names:
+        cells = rows.data.column(name)
+        if name == column or cells.null_count == len(cells):
+            continue
+        for kind, holds in KINDS.items():
+            if all(cell is None or holds(cell) for chunk in cells.chunks for cell in chunk.to_pylist()):
+                rows = rows.cast_column(name, Value(kind))
+                break
+    return rows
+
+
+def _is_integer(cell: str) -> bool:
+    return bool(INTEGER.fullmatch(cell)) and -(2**63) <= int(cell) < 2**63
+
+
+def _is_real(cell: str) -> bool:
+    return bool(REAL.fullmatch(cell)) and Decimal(repr(float(cell))) == Decimal(cell)
+
+
+def _is_truth(cell: str) -> bool:
+    return cell.lower() in ("true", "false")
+
+
+KINDS = {"int64": _is_integer, "float64": _is_real, "bool": _is_truth}  # of a CSV's columns, the first that fits
 
 
 def _parquet_options(file: Path) -> dict[str, Any]:

@@ -58,8 +58,74 @@ def test_a_column_without_a_name_keeps_it_and_its_cells(tmp_path: Path, blank: b
     """As pandas writes its row names; exact cells stay the text they are."""
     found = read(tmp_path / "in.csv", blank + b",text\n007,x\n010,y\n")
     assert found == {"": ["007", "010"], "text": ["x", "y"]}
-    found = read(tmp_path / "in.csv", blank + b",text\n007,x\n", exact=False)
+    found = read(tmp_path / "in.csv", blank + b",text\n7,x\n", exact=False)
     assert found == {"": [7], "text": ["x"]}
+
+
+LATE = [  # a column's cells in the first 10,000 rows (pandas and `datasets` read so many at once), the last, all of it
+    ("", "x7", [None, "x7"]),
+    ("", "7", [None, 7]),
+    ("1", "1.5", [1.0, 1.5]),
+    ("1", "x7", ["1", "x7"]),
+    ("1", "", [1, None]),
+    ("1.5", "True", ["1.5", "True"]),
+    ("True", "", [True, None]),
+    ("", "", [None, None]),
+]
+
+
+@pytest.mark.parametrize(("first", "last", "inferred"), LATE)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("fmt", ["csv", "tsv"])
+def test_a_column_has_one_type_whatever_its_first_rows_hold(
+    tmp_path: Path, fmt: str, exact: bool, first: str, last: str, inferred: list
+):
+    """That of the documents too, which is text in any case."""
+    mark = tables.DELIMITERS[fmt]
+    lines = [mark.join(("text", "note")), *[mark.join((first, first))] * 10_001, mark.join((last, last))]
+    found = read(tmp_path / "in", "\n".join([*lines, ""]).encode(), fmt, exact)
+    as_text = [first or None, last or None]
+    assert [found["text"][0], found["text"][-1]] == as_text
+    ends = [found["note"][0], found["note"][-1]]
+    wanted = as_text if exact else inferred
+    assert ends == wanted
+    assert list(map(type, ends)) == list(map(type, wanted))
+    assert len(found["note"]) == 10_002
+
+
+@pytest.mark.parametrize(
+    ("cells", "inferred"),
+    [
+        (["12345678901234567", "", "12345678901234568"], [12345678901234567, None, 12345678901234568]),
+        (["9223372036854775807", "-9223372036854775808"], [2**63 - 1, -(2**63)]),
+        (["9223372036854775808", "1"], None),  # more than 64 bits
+        (["100000000000000000000"], None),
+        (["00123", "7"], None),
+        (["+7"], None),
+        (["007.5"], None),
+        (["-0.5", "0", "1e5", "2.50", "-12"], [-0.5, 0.0, 1e5, 2.5, -12.0]),
+        (["0.30000000000000004", "3.141592653589793"], [0.1 + 0.2, math.pi]),
+        (["0.1000000000000000055"], None),  # the digits beyond a float64's
+        (["1.5", "12345678901234567"], None),  # it would end in 8
+        (["1e400"], None),
+        (["1e-400"], None),
+        (["nan", "1.5"], None),
+        (["Infinity"], None),
+        (["1_000", " 1"], None),
+        (["\u0661"], None),  # a digit, in Arabic
+        (["0x10"], None),
+        (["true", "FALSE", ""], [True, False, None]),
+        (["True", "1"], None),
+        (["2024-05-06"], None),
+    ],
+    ids=str,
+)
+def test_cells_become_numbers_where_nothing_is_lost(tmp_path: Path, cells: list[str], inferred: list | None):
+    data = "text,n\n" + "".join(f"x,{cell}\n" for cell in cells)
+    found = read(tmp_path / "in", data.encode(), exact=False)["n"]
+    wanted = cells if inferred is None else inferred
+    assert found == wanted
+    assert list(map(type, found)) == list(map(type, wanted))
 
 
 def test_blank_lines_before_the_header(tmp_path: Path):
