@@ -16,7 +16,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -34,6 +34,7 @@ STDIN = "-"
 READ_BYTES = 1 << 23  # of JSON lines, as many whole ones as it takes
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 REAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")  # a longer integer might lose its end
+ONE_KIND = "a column needs values of one kind: put all of them in quotes, as text, or leave the column out"
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # half of a character, or of what would be one, in JSON
 
 
@@ -58,7 +59,7 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
     """Open a table.
 
     Args:
-        path: of the file, or "-" for standard input.
+        path: of the file or pipe, or "-" for standard input.
         fmt: one of FORMATS.
         column: that must be there and hold text.
         exact: take every cell of a CSV or TSV as the text it is, for writing it out as text again; otherwise a column
@@ -68,23 +69,32 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
     where many write marks as text, such cells draw a warning.
 
     Raises:
-        OSError: no such file.
+        OSError: no such file, or a folder.
         ValueError: the table is empty or damaged, or has no such column of text.
     """
     name = "standard input" if path == STDIN else path
     with tempfile.TemporaryDirectory(prefix="surprise-hf-") as folder:
         file = Path(folder, "input")  # a name of our own: `datasets` takes brackets and stars for a pattern
-        if path == STDIN:
-            with file.open("wb") as copy:
-                shutil.copyfileobj(sys.stdin.buffer, copy)
-        elif not Path(path).is_file():
-            raise FileNotFoundError(f"no such file: {path}")
-        else:
-            file.symlink_to(Path(path).resolve())
+        _bring(path, file)
         rows = _text_rows(_load(file, name, fmt, column, exact), name, column)
         if fmt == "tsv":
             _warn_of_quotes(rows, name)
         yield Source(rows, digest(file))
+
+
+def _bring(path: str, file: Path) -> None:
+    """Have a table under another name: a link to a file, and a copy of what can be read only once."""
+    if path == STDIN and sys.stdin is None:
+        raise ValueError("standard input is closed: give the name of a file")
+    if path != STDIN and not Path(path).exists():
+        raise FileNotFoundError(f"no such file: {path}")
+    if path != STDIN and Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the name of a file")
+    if path != STDIN and Path(path).is_file():
+        file.symlink_to(Path(path).resolve())
+        return
+    with nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as source, file.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
@@ -139,7 +149,10 @@ def _json_rows(file: Path) -> Dataset:
     for first, rows in _json_parts(file):
         names = dict.fromkeys(name for row in rows for name in row)
         kinds = [(name, _json_column(name, rows, first).type) for name in names]
-        schema = pa.unify_schemas([schema, pa.schema(kinds)], promote_options="permissive")
+        try:
+            schema = pa.unify_schemas([schema, pa.schema(kinds)], promote_options="permissive")
+        except pa.ArrowException as error:  # it names the column
+            raise ValueError(f"{error}; {ONE_KIND}") from None
     if not schema.names:
         raise StopIteration
     path = file.with_name("rows.arrow")
@@ -189,7 +202,7 @@ def _json_column(name: str, rows: Sequence[dict[str, Any]], first: int, kind: pa
     except OverflowError:
         raise ValueError(f"{where}: an integer of more than 64 bits; in quotes it would be kept as text") from None
     except pa.ArrowException as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}; {ONE_KIND}") from None
 
 
 def _csv_rows(file: Path, delimiter: str) -> Dataset:
@@ -269,7 +282,11 @@ KINDS = {"int64": _is_integer, "float64": _is_real, "bool": _is_truth}  # of a C
 
 
 def _parquet_options(file: Path) -> dict[str, Any]:
-    """Views of strings as strings: `datasets` 4 has no word for views, and later ones a type of their own."""
+    """Views of strings as strings: `datasets` 4 has no word for views, and later ones a type of their own.
+
+    Raises:
+        ValueError: a column is of a type that `datasets` doesn't have, as a map is.
+    """
     import pyarrow as pa
     from datasets import Features
     from pyarrow import parquet
@@ -278,7 +295,22 @@ def _parquet_options(file: Path) -> dict[str, Any]:
     views = [at for at, kind in enumerate(schema.types) if pa.types.is_string_view(kind)]
     for at in views:
         schema = schema.set(at, schema.field(at).with_type(pa.string()))
+    for field in schema:
+        _check_kind(field)
     return {"features": Features.from_arrow_schema(schema)} if views else {}
+
+
+def _check_kind(field: pa.Field) -> None:
+    import pyarrow as pa
+    from datasets import Features
+
+    try:
+        Features.from_arrow_schema(pa.schema([field]))
+    except ValueError:
+        raise ValueError(
+            f"column {field.name!r} is of the type {field.type}, which `datasets` has no word for: leave the column"
+            " out, or write it as text, such as JSON"
+        ) from None
 
 
 def _warn_of_quotes(rows: Dataset, name: str) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
+import os
+import sys
+import threading
 import warnings
 from contextlib import nullcontext
 from datetime import date
@@ -256,3 +260,55 @@ def test_json_types_that_change_between_parts(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(tables, "READ_BYTES", 1)
     with pytest.raises(ValueError, match=r"can't be read as jsonl: .*int64.*string"):
         read(tmp_path / "in", b'{"text": "a", "n": 1}\n{"text": "b", "n": "x"}\n', "jsonl")
+
+
+@pytest.mark.parametrize("size", [1 << 23, 1])
+def test_a_json_column_of_several_kinds_is_named_with_a_way_out(tmp_path: Path, monkeypatch, size: int):
+    monkeypatch.setattr(tables, "READ_BYTES", size)
+    for one, other in (("1", '"x"'), ('{"a": 1}', "[1]"), ("true", "1"), ('{"a": 1}', '{"a": "x"}')):
+        data = f'{{"text": "a", "unused": {one}}}\n{{"text": "b", "unused": {other}}}\n'
+        with pytest.raises(ValueError, match=r"unused.*values of one kind: put all of them in quotes, as text, or le"):
+            read(tmp_path / "in", data.encode(), "jsonl")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_parquet_column_of_a_type_that_datasets_lacks_is_named_with_a_way_out(tmp_path: Path, nested: bool):
+    kind = pa.map_(pa.string(), pa.int64())
+    cells = pa.array([{"m": [("a", 1)]}], pa.struct([("m", kind)])) if nested else pa.array([[("a", 1)]], kind)
+    parquet.write_table(pa.table({"text": ["a"], "unused": cells}), tmp_path / "in")
+    with pytest.raises(
+        ValueError, match=r"column 'unused' is of the type .*map<.*leave the column out, or write it as t"
+    ):
+        read(tmp_path / "in", (tmp_path / "in").read_bytes(), "parquet")
+
+
+# --- where from --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", tables.FORMATS)
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path, fmt: str):
+    """As `<(zcat mail.csv.gz)` gives one, which can be read once and from its beginning alone."""
+    rows = Dataset.from_dict({"id": ["a", "b"], "text": ["x", "y"]})
+    data = tables.encode(rows, 0, 2, {}, fmt)
+    if fmt == "parquet":
+        parquet.write_table(rows.data.table, tmp_path / "file")
+        data = (tmp_path / "file").read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(data,))
+    writer.start()
+    with tables.reading(str(tmp_path / "pipe"), fmt, "text", exact=True) as source:
+        assert source.rows[:] == rows[:]
+        assert source.digest == hashlib.sha256(data).hexdigest()
+    writer.join()
+
+
+def test_what_is_no_table_is_told_what_it_is(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where the caller closed it
+    for path, error, message in (
+        (".", IsADirectoryError, r"^\. is a folder"),
+        ("none.csv", FileNotFoundError, "no such file: none.csv"),
+        ("-", ValueError, "standard input is closed"),
+    ):
+        with pytest.raises(error, match=message), tables.reading(path, "csv", "text", exact=True):
+            pass
