@@ -95,8 +95,9 @@ def compare(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, result: Comparison) -> None:
     if args.out is not None:
+        advised, advice = _advice(result)
         known = {"documents": result.documents, "labels": list(result.labels), "model": args.model}
-        text = json.dumps({**known, "methods": result.rows(), "advised": result.advised, "advice": result.advice})
+        text = json.dumps({**known, "methods": result.rows(), "advised": advised, "advice": advice})
         Path(args.out).write_text(text + "\n", encoding="utf-8")
     if args.plot is not None:
         from . import plots
@@ -106,11 +107,21 @@ def _write(args: argparse.Namespace, result: Comparison) -> None:
 
 def _show(result: Comparison) -> None:
     print(f"{result.documents:,} documents, {len(result.labels)} labels, in percent, 95 % intervals")
-    print(f"{'':<10}{'accuracy':>21}{'macro F1':>21}{'gain':>23}{'seconds':>10}")
+    print(f"{'':<10}{'accuracy':>24}{'macro F1':>24}{'gain':>27}{'seconds':>10}")
     for i, method in enumerate(result.methods):
         cells = [_cell(result.accuracy[i]), _cell(result.f1[i]), _cell(result.gain[i], "+") if i else ""]
-        print(f"{method:<10}{cells[0]:>21}{cells[1]:>21}{cells[2]:>23}{result.seconds[i]:>10.1f}")
-    print(result.advice)
+        print(f"{method:<10}{cells[0]:>24}{cells[1]:>24}{cells[2]:>27}{result.seconds[i]:>10.1f}")
+    print(_advice(result)[1])
+
+
+def _advice(result: Comparison) -> tuple[str | None, str]:
+    """The method to use and one sentence, once every zero-shot method was tried."""
+    from .comparison import METHODS
+
+    left = [method for method in METHODS if method not in result.methods]
+    if left:
+        return None, f"No advice: only {' and '.join(result.methods)} ran, {' and '.join(left)} did not."
+    return result.advised, result.advice
 
 
 def _cell(values: Any, sign: str = "") -> str:

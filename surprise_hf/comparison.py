@@ -54,7 +54,7 @@ class Comparison:
         label_f1: (methods, m) float64; NaN for a label that neither occurs nor was given.
         seconds: of each method after embedding the documents.
         documents: tested.
-        advised: the method to use.
+        advised: the method to use; where one was tried alone, that one.
         advice: one sentence.
     """
 
@@ -300,8 +300,9 @@ def _advice(methods: list[str], share: list[Tensor], n: int) -> tuple[str, str]:
         )
         doubt = f"; {ahead} is {more:.1f} points ahead of it, which they can't tell from chance" if more > 0 else ""
         return name, f"Use {name} ({how}): {over}, on {n:,} documents{doubt}."
-    tried = len(methods) > 1
-    gap = max((100 * _bounds(one - share[0]))[0].item() for one in share[1:]) if tried else 0.0
+    if len(methods) == 1:
+        return name, f"No advice: {name} ({how}) was tried alone, on {n:,} documents."
+    gap = max((100 * _bounds(one - share[0]))[0].item() for one in share[1:])
     if gap > 0:
         return name, (
             f"Stay with {name} ({how}): the best of the others is {gap:+.1f} points, which {n:,} documents can't tell"

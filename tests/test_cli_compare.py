@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-from surprise_hf import SurpriseModel, cli, comparison
+from surprise_hf import SurpriseModel, cli, cli_compare, comparison
 from surprise_hf.scoring import surprise
 from tests.cli_data import interrupt_after
 
@@ -83,6 +85,44 @@ def test_what_is_known_is_shown_when_a_method_fails(minilm_path, tmp_path, capsy
     assert [row["method"] for row in shown["methods"]] == ["cosine", "surprise", "refined"]
     assert lines[-1] == shown["advice"]
     assert ("interrupted" if code == 130 else "RuntimeError") in printed.err
+
+
+def rows_of(count: int) -> str:
+    return "text,label\n" + "ball game,sport\nbank price,money\n" * count
+
+
+@pytest.mark.parametrize("ran", [["cosine"], ["cosine", "surprise"]])
+@pytest.mark.parametrize("how", ["interrupted", "not written"])
+def test_no_advice_before_every_zero_shot_method_was_tried(st_path, tmp_path, capsys, monkeypatch, ran, how):
+    """Nothing else did better where nothing else was tried: that was said, and was no reason to stay."""
+    table, out = tmp_path / "few.csv", tmp_path / "out.json"
+    table.write_text(rows_of(4), encoding="utf-8")
+    if how == "interrupted":
+        interrupt_after(monkeypatch, comparison, "_sampled", len(ran), KeyboardInterrupt)
+    else:
+        interrupt_after(monkeypatch, cli_compare.Path, "write_text", len(ran) - 1, OSError)
+    assert compare(table, st_path, "--out", out) == (130 if how == "interrupted" else 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:-1]] == ran
+    left = " and ".join(["surprise", "refined"][len(ran) - 1 :])
+    assert lines[-1] == f"No advice: only {' and '.join(ran)} ran, {left} did not."
+    if how == "interrupted":
+        shown = json.loads(out.read_text())
+        assert (shown["advised"], shown["advice"]) == (None, lines[-1])
+
+
+def test_columns_stay_apart_where_everything_is_right(st_path, tmp_path, capsys, monkeypatch):
+    table = tmp_path / "few.csv"
+    table.write_text(rows_of(4), encoding="utf-8")
+    wrong, right = torch.tensor([[0], [1]] * 4), torch.tensor([[1], [0]] * 4)  # labels in alphabetic order
+    found = [(name, right if i else wrong, 0.0) for i, name in enumerate(comparison.METHODS)]
+    monkeypatch.setattr(comparison, "predictions", lambda *_, **__: iter(found))
+    assert compare(table, st_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    whole = "100.0 (100.0 to 100.0)"
+    assert [cell.strip() for cell in re.split(" {2,}", lines[3])] == [
+        "surprise", whole, whole, "+100.0 (+100.0 to +100.0)", "0.0",
+    ]  # fmt: skip
 
 
 def test_numbers_with_names(st_path, tmp_path, capsys):
