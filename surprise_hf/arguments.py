@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 PROGRAM = "surprise-hf"
 DEFAULT_MODEL = "sentence-transformers/sentence-t5-base"  # of pipeline.DEFAULT_MODEL, which costs seconds to import
+READ = {  # what a command reads, by the name of the argument
+    "input": "the input file",
+    "labels_file": "the file of labels",
+    "queries_file": "the file of queries",
+    "ensemble": "the ensemble",
+}
 SMALL_FILE = 1 << 20  # bytes: what is larger, as weights are, is told by its size and time rather than read
 
 
@@ -79,6 +86,37 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
 def add_refine(parser: argparse.ArgumentParser) -> None:
     """Whether labels move to their documents."""
     parser.add_argument("--refine", type=rounds, metavar="N", help="rounds of refinement of the labels, or auto")
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], default: str) -> None:
+    """OUT, of one of these formats (`default` of standard output), and how its new columns are called."""
+    parser.add_argument(
+        "--out", type=out_file, metavar="OUT", help="the file to write (default, or -: standard output)"
+    )
+    parser.add_argument(
+        "--out-format", choices=formats, help=f"default: by the end of OUT; for standard output {default}"
+    )
+    parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
+
+
+def out_file(text: str) -> str | None:
+    """The name of a file, or None for standard output."""
+    return None if text == STDIN else text
+
+
+def some_text(text: str) -> str:
+    """A text with more than white space."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a text, and is blank")
+    return text
+
+
+def seed(text: str) -> int:
+    """What starts NumPy's random numbers."""
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {2**32 - 1}, got {text}")
+    return value
 
 
 def positive(text: str) -> int:
@@ -149,35 +187,49 @@ def output_format(args: argparse.Namespace) -> str:
     return fmt
 
 
-def check_parent(out: str) -> None:
-    """Refuse an output in a folder that is not there."""
+def check_parent(out: str, option: str = "--out") -> None:
+    """Refuse an output in a folder that is not there, or where nothing can be written."""
+    if out == STDIN:
+        raise UsageError(f"{option} - is no file, and this is not for standard output: give a name")
     if not Path(out).absolute().parent.is_dir():
         raise FileNotFoundError(f"no such folder: {Path(out).parent}")
+    target = Path(out).resolve()  # of a link
+    folder = target if target.is_dir() else target.parent
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(f"{option} {out}: nothing can be written in {folder} ({error.strerror})") from error
 
 
-def check_output(out: str | None, source: str, option: str = "--out") -> None:
-    """Refuse an output file that could not be written, or whose writing would lose the input."""
+def check_output(args: argparse.Namespace, name: str = "out") -> None:
+    """Refuse an output file that could not be written, or whose writing would lose a file that is read."""
+    out, option = getattr(args, name), f"--{name}"
     if out is None:
         return
-    check_parent(out)
+    check_parent(out, option)
     if not Path(out).exists():
         return
     if Path(out).is_dir():
         raise IsADirectoryError(f"{out} is a folder")
     if not Path(out).is_file():
         raise UsageError(f"{option} {out} is a device or pipe, and what is there is replaced: give the name of a file")
-    if source != STDIN and Path(source).exists() and Path(out).samefile(source):
-        raise UsageError(f"{option} is the input file itself, which would be lost")
+    for source, what in READ.items():
+        path = getattr(args, source, None)
+        if path is not None and path != STDIN and Path(path).exists() and Path(out).samefile(path):
+            raise UsageError(f"{option} is {what} itself, which would be lost")
+    Path(out).open("ab").close()  # or it is write-protected, which is told
 
 
-def check_plot(out: str | None, source: str, layout: str = "pca") -> None:
+def check_plot(args: argparse.Namespace, layout: str = "pca") -> None:
     """Refuse a picture that could not be drawn or written."""
-    check_output(out, source, "--plot")
-    if out is not None:
+    check_output(args, "plot")
+    if args.plot is not None:
         from .plots import check_picture
 
+        if args.out is not None and Path(args.out).resolve() == Path(args.plot).resolve():
+            raise UsageError(f"--plot and --out are both {args.plot}, of which one would be lost")
         try:
-            check_picture(out, layout)
+            check_picture(args.plot, layout)
         except ValueError as error:
             raise UsageError(f"--plot {error}") from error
 
@@ -201,17 +253,20 @@ def opened(args: argparse.Namespace, out_fmt: str, names: Sequence[str]) -> Iter
         yield source
 
 
-def given_labels(args: argparse.Namespace) -> str | list[str]:
-    """The labels as given, or the lines of their file."""
-    if args.labels is not None:
-        return args.labels
+def lines_of(path: str, what: str) -> list[str]:
+    """The lines of a file of text but for blank ones; each is a `what`.
+
+    Raises:
+        ValueError: it is not UTF-8, or has none.
+    """
     try:
-        lines = Path(args.labels_file).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{args.labels_file} is not UTF-8 ({error})") from error
-    if not any(line.strip() for line in lines):
-        raise ValueError(f"{args.labels_file} holds no label")
-    return [line for line in lines if line.strip()]
+        raise ValueError(f"{path} is not UTF-8 ({error}); convert it, for example with iconv") from error
+    kept = [line for line in lines if line.strip()]
+    if not kept:
+        raise ValueError(f"{path} holds no {what}")
+    return kept
 
 
 def labels_or_none(args: argparse.Namespace, option: str = "--labels") -> list[Any] | None:
@@ -219,7 +274,7 @@ def labels_or_none(args: argparse.Namespace, option: str = "--labels") -> list[A
     from .inputs import as_labels
 
     if args.labels is None:
-        return None if args.labels_file is None else as_labels(given_labels(args))
+        return None if args.labels_file is None else as_labels(lines_of(args.labels_file, "label"))
     try:
         return as_labels(args.labels)
     except ValueError as error:
@@ -271,7 +326,7 @@ def load_pipeline(args: argparse.Namespace) -> SurpriseZeroShotPipeline:
     return SurpriseZeroShotPipeline(model, device=model.device, prompt=args.prompt)
 
 
-def save_picture(figure: Any, path: str) -> None:
+def save_picture(figure: Any, path: str | Path) -> None:
     """Write a figure, and free its memory, which pyplot keeps."""
     from matplotlib import pyplot as plt
 

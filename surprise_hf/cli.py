@@ -25,6 +25,7 @@ from .arguments import (
     add_ensemble,
     add_input,
     add_model,
+    add_output,
     add_refine,
     add_template,
     check_free,
@@ -125,9 +126,7 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
         help="default: gaussian; auto with --threshold",
     )  # fmt: skip
     add_refine(parser)
-    parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
-    parser.add_argument("--out-format", choices=FORMATS, help="default: by the end of OUT; csv for standard output")
-    parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
+    add_output(parser, FORMATS, "csv")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run (see below)")
     parser.set_defaults(run=classify)
 
@@ -138,16 +137,14 @@ def classify(args: argparse.Namespace) -> None:
     out = None if args.out is None else Path(args.out)
     if args.resume and out is None:
         raise UsageError("--resume needs --out")
-    check_output(args.out, args.input)
+    check_output(args)
     if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
         say(f"{out} is complete, and left as it is whatever the arguments: remove it for a new one")
         return
-    from .inputs import check_template
-
     labels = labels_or_none(args)
     scoring = {
         "candidate_labels": labels,
-        "hypothesis_template": None if args.template is None else check_template(args.template),
+        "hypothesis_template": args.template,
         "multi_label": args.multi_label,
         "threshold": args.threshold,
         "top_k": args.top_k,
@@ -295,7 +292,7 @@ def fit_ensemble(args: argparse.Namespace) -> None:
     """Write the ensemble of a table's documents."""
     fmt = input_format(args)
     args.hint = "nothing was written"
-    check_output(args.out, args.input)
+    check_output(args)
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
         model = load_pipeline(args).model
         model.fit_ensemble(source.rows[args.text_column], batch_size=args.batch_size)

@@ -22,6 +22,7 @@ from .arguments import (
     labels_or_none,
     load_pipeline,
     save_picture,
+    seed,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def add_compare(commands: Any, common: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_template(parser)
     parser.add_argument("--shots", type=int, default=0, metavar="K", help="documents of each label to learn from")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of their choice (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of their choice (default 0)")
     parser.add_argument("--out", metavar="OUT", help="a JSON file with the numbers")
     parser.add_argument("--plot", metavar="PNG", help="a picture of them")
     parser.set_defaults(run=compare)
@@ -59,11 +60,11 @@ def add_compare(commands: Any, common: argparse.ArgumentParser) -> None:
 def compare(args: argparse.Namespace) -> None:
     """Try the methods on the labelled documents of a table."""
     fmt = input_format(args)
-    check_output(args.out, args.input)
-    check_plot(args.plot, args.input)
+    check_output(args)
+    check_plot(args)
     if args.shots < 0:
         raise UsageError("--shots must be 0 or more")
-    from .inputs import check_template, is_blank
+    from .inputs import is_blank
     from .targets import as_matrix, read_targets
 
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
@@ -80,10 +81,10 @@ def compare(args: argparse.Namespace) -> None:
     if not bool(positive[tested].any()):
         raise ValueError("no document with text has a label: there is nothing to compare with")
     model = load_pipeline(args).model
-    template = None if args.template is None else check_template(args.template)
     found = comparison.predictions(
-        model, texts, labels, positive, template=template, shots=args.shots, seed=args.seed, batch_size=args.batch_size
-    )
+        model, texts, labels, positive, template=args.template, shots=args.shots, seed=args.seed,
+        batch_size=args.batch_size,
+    )  # fmt: skip
     result = None
     try:
         for result in comparison.comparisons(found, labels, positive[tested]):

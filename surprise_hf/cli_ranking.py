@@ -16,25 +16,29 @@ from .arguments import (
     add_ensemble,
     add_input,
     add_model,
+    add_output,
     check_output,
     check_plot,
     engine,
     labels_or_none,
+    lines_of,
     load_pipeline,
     opened,
     output_format,
     positive,
     save_picture,
     say,
+    seed,
     share,
+    some_text,
 )
 from .tables import FORMATS
 
 if TYPE_CHECKING:
-    from .model import SurpriseModel
     from .retrieval import Hit
 
 TABLE = "table"  # for people; the other formats are for programs
+SHOWN, SHOWN_DEFAULT = (*FORMATS, TABLE), "a table on a terminal and csv elsewhere"
 WIDTH = 72  # of texts in a table
 
 RANK = """\
@@ -76,7 +80,9 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
     parser = add_command(commands, common, "rank", "rank the documents of a table for a text", RANK, RANK_EPILOG)
     add_input(parser)
     queries = parser.add_mutually_exclusive_group(required=True)
-    queries.add_argument("--query", action="append", metavar="TEXT", help="what to search for; repeatable")
+    queries.add_argument(
+        "--query", type=some_text, action="append", metavar="TEXT", help="what to search for; repeatable"
+    )
     queries.add_argument("--queries-file", metavar="FILE", help="a file with one text a line")
     add_model(parser)
     parser.add_argument("--k", type=positive, default=10, metavar="K", help="documents for each text (default 10)")
@@ -91,18 +97,20 @@ def add_rank(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--min-score", type=share, default=0.0, metavar="X", help="least score, 0 to 1")
     parser.add_argument("--max-score", type=share, default=1.0, metavar="X", help="largest score, 0 to 1")
-    parser.add_argument("--at-least", metavar="TEXT", help="leave out documents less similar than this text would be")
-    _add_output(parser)
+    parser.add_argument(
+        "--at-least", type=some_text, metavar="TEXT", help="leave out documents less similar than this text would be"
+    )
+    add_output(parser, SHOWN, SHOWN_DEFAULT)
     parser.set_defaults(run=rank)
 
 
 def rank(args: argparse.Namespace) -> None:
     """Rank the documents of a table."""
     out_fmt = _shown_format(args)
-    check_output(args.out, args.input)
+    check_output(args)
     if args.min_score > args.max_score:
         raise UsageError(f"--min-score {args.min_score} is above --max-score {args.max_score}: no score lies between")
-    queries = args.query or _lines(args.queries_file)
+    queries = args.query or lines_of(args.queries_file, "text to search for")
     names = [args.prefix + name for name in ("query", "place", "score", "z", "cosine")]
     with opened(args, out_fmt, names) as source:
         from .ensemble import Ensemble
@@ -161,26 +169,34 @@ def add_cluster(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterate", choices=("cosine", "surprise"), default="cosine", help="in the rounds of k-means")
     parser.add_argument("--balanced", action="store_true", help="clusters of nearly equal size")
     parser.add_argument("--mini-batch", type=positive, metavar="N", help="mini-batch k-means, for millions")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="default 0")
     parser.add_argument("--plot", metavar="FILE", help="a picture of the clusters (.png, .svg or .pdf)")
     parser.add_argument("--layout", choices=("pca", "umap"), default="pca", help="of the picture (default pca)")
-    _add_output(parser)
+    add_output(parser, SHOWN, SHOWN_DEFAULT)
     parser.set_defaults(run=cluster)
 
 
 def cluster(args: argparse.Namespace) -> None:
     """Cluster the documents of a table."""
     out_fmt = _shown_format(args)
-    check_output(args.out, args.input)
-    check_plot(args.plot, args.input, args.layout)
+    check_output(args)
+    check_plot(args, args.layout)
+    if args.balanced and args.assign == "mixed":
+        raise UsageError("--balanced goes with --assign surprise or cosine, not mixed")
     labels = labels_or_none(args, "--names")
     candidates = None if labels is None else [str(label) for label in labels]
     names = [args.prefix + name for name in ("cluster", "cluster_score", "cluster_name")[: 3 if candidates else 2]]
     with opened(args, out_fmt, names) as source:
+        at, texts = _with_text(source.rows[args.text_column])
+        if args.clusters != "auto" and args.clusters > len(texts):
+            raise UsageError(f"--clusters {args.clusters} is more than the {len(texts):,} documents with text")
         from .clustering import SurpriseKMeans
+        from .inputs import warn_cut
 
         model = load_pipeline(args).model
-        at, texts, emb = _embed(model, source.rows[args.text_column], args.batch_size)
+        emb, cut = model.embed(texts, batch_size=args.batch_size, rows=at)
+        warn_cut(cut, len(texts), "documents", model.max_seq_length)
+        emb = emb.cpu()
         fitted = SurpriseKMeans(
             args.clusters, assign=args.assign, iterate=args.iterate, balanced=args.balanced,
             batch_size=args.mini_batch, random_state=args.seed,
@@ -203,17 +219,14 @@ def cluster(args: argparse.Namespace) -> None:
             save_picture(cluster_map(emb, fitted.labels_.tolist(), shown, layout=args.layout), args.plot)
 
 
-def _embed(model: SurpriseModel, documents: Any, batch_size: int) -> tuple[list[int], list[str], Any]:
-    """Row numbers, texts and embeddings of the documents that have text."""
-    from .inputs import is_blank, warn_cut
+def _with_text(documents: Any) -> tuple[list[int], list[str]]:
+    """Row numbers and texts of the documents that have text."""
+    from .inputs import is_blank
 
     rows = [(i, text) for i, text in enumerate(documents) if not is_blank(text)]
     if not rows:
         raise ValueError("none of the documents has any text")
-    at, texts = [i for i, _ in rows], [text for _, text in rows]
-    emb, cut = model.embed(texts, batch_size=batch_size, rows=at)
-    warn_cut(cut, len(texts), "documents", model.max_seq_length)
-    return at, texts, emb.cpu()
+    return [i for i, _ in rows], [text for _, text in rows]
 
 
 def _cluster_columns(
@@ -246,15 +259,6 @@ def _summary(labels: list[int], scores: list[float], texts: list[str], titles: S
 # --- shared ------------------------------------------------------------------------------------------------------
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="OUT", help="the file to write (default: standard output)")
-    parser.add_argument(
-        "--out-format", choices=(*FORMATS, TABLE),
-        help="default: by the end of OUT; for standard output a table on a terminal and csv elsewhere",
-    )  # fmt: skip
-    parser.add_argument("--prefix", default="", metavar="P", help="put before the names of the new columns")
-
-
 def _shown_format(args: argparse.Namespace) -> str:
     if args.out is None and args.out_format is None and sys.stdout.isatty():
         return TABLE
@@ -272,13 +276,6 @@ def _write(args: argparse.Namespace, fmt: str, rows: Any, more: dict[str, Any]) 
         job.finish()
     if out is not None:
         say(f"{out}: {len(rows):,} rows")
-
-
-def _lines(path: str) -> list[str]:
-    lines = [line for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    if not lines:
-        raise ValueError(f"{path} holds no text to search for")
-    return lines
 
 
 def _count(text: str) -> int | str:

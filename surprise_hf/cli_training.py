@@ -27,7 +27,9 @@ from .arguments import (
     model_identity,
     positive,
     rate,
+    save_picture,
     say,
+    seed,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def add_train(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--learning-rate", type=rate, default=1e-4, metavar="X", help="default 1e-4")
     parser.add_argument("--train-batch-size", type=positive, metavar="N", help="documents in a step")
     add_refine(parser)
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of the order of the documents (default 42)")
+    parser.add_argument("--seed", type=seed, default=42, metavar="N", help="of the order of the documents (default 42)")
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.set_defaults(run=train)
 
@@ -216,7 +218,7 @@ def _draw(trainer: SurpriseTrainer, path: Path) -> None:
         return
     from . import plots
 
-    plots.training(trainer.state.log_history, trainer.args.stop_cross_entropy).savefig(path)
+    save_picture(plots.training(trainer.state.log_history, trainer.args.stop_cross_entropy), path)
 
 
 def _fit(

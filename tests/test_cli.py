@@ -17,7 +17,7 @@ import surprise_hf
 from surprise_hf import arguments, tables
 from surprise_hf.model import SurpriseModel
 from surprise_hf.pipeline import DEFAULT_MODEL, SurpriseZeroShotPipeline
-from tests.cli_data import BLANK, LABELS, ROOT, ROWS, TEXTS, Command, in_a_process, interrupt_after, read, write
+from tests.cli_data import BLANK, LABELS, ROOT, ROWS, TEXTS, Command, in_a_process, read, write
 
 
 @pytest.fixture
@@ -83,6 +83,22 @@ def test_stdin_and_stdout(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert command.classify("-", "--format", fmt) == 0  # csv unless told otherwise
     check(read(command.out, "csv"), want)
+
+
+def test_a_dash_is_standard_output(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "in.csv", ROWS[:3])
+    assert command.classify(source, "--surprise-weight", 1) == 0
+    expected = command.out
+    for more in ((), ("--out-format", "csv")):
+        assert command.classify(source, "--surprise-weight", 1, "--out", "-", *more) == 0
+        assert command.out == expected
+    run = ("--text-column", "text", "--model", command.model, "--device", "cpu")
+    assert command("rank", source, *run, "--query", "dog", "--out", "-") == 0
+    assert len(read(command.out, "csv")) == 3
+    assert command("cluster", source, *run, "--clusters", 1, "--out", "-", "--out-format", "table") == 0
+    assert command.out.startswith(b"1 clusters of 3")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
 def test_cells_of_text_formats_are_copied_as_they_are(command: Command, tmp_path: Path):
@@ -244,126 +260,6 @@ def test_another_prompt_than_the_models_own(command: Command, st_path: Path, tmp
     assert "fitted with prompt='bird ', and texts read with prompt='query: '" in command.err
     assert command(*model, "--prompt", "bird ") == 0
     check(read(command.out, "csv"), pipe(TEXTS))
-
-
-# --- problems ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("in.csv", b"id,body\n1,a\n", "no column 'text'; it has 'id', 'body'"),
-        ("in.jsonl", b'{"id": 1, "body": "a"}\n', "no column 'text'; it has 'id', 'body'"),
-        ("in.csv", b"", "in.csv is empty"),
-        ("in.tsv", b"", "in.tsv is empty"),
-        ("in.jsonl", b"", "in.jsonl is empty"),
-        ("in.parquet", b"", "in.parquet is empty"),
-        ("in.csv", b"id,text\n", "in.csv has no rows"),
-        ("in.jsonl", b"\n", "in.jsonl has no rows"),
-        ("in.csv", "text,id\ncafé,1\n".encode("latin-1"), "not UTF-8"),
-        ("in.csv", b"id,text\n1,a,b\n2,c,d\n", "more fields than its header"),
-        ("in.csv", b"id,text\nx,a,b\ny,c,d\n", "more fields than its header"),
-        ("in.csv", b"id,text\n1,a\n2,c,d\n", "line 3"),
-        ("in.csv", b'id,text\n1,"a\n', "can't be read as csv"),
-        ("in.csv", b"text,text\na,b\n", "two columns are named 'text'"),
-        ("in.jsonl", b'{"text": "a"}\n{"text": \n', "can't be read as jsonl"),
-        ("in.jsonl", b'{"text": 1}\n', "does not hold text, but int64"),
-        ("in.parquet", b"PAR1 no", "can't be read as parquet"),
-    ],
-)
-def test_bad_input_is_one_line(command: Command, tmp_path: Path, name: str, content: bytes, message: str):
-    source = tmp_path / name
-    source.write_bytes(content)
-    assert command.classify(source) == 1
-    assert message in command.err
-    assert command.err.startswith("surprise-hf: error: ")
-    assert command.err.count("\n") == 1
-    assert command.out == b""
-
-
-def test_a_parquet_without_rows(command: Command, tmp_path: Path):
-    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "in.parquet")
-    assert command.classify(tmp_path / "in.parquet") == 1
-    assert "has no rows" in command.err
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        ((), 2, "COMMAND"),
-        (("sort",), 2, "invalid choice"),
-        (("classify", "IN"), 2, "--text-column"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--labels-file", "f"), 2, "not allowed with"),
-        (("classify", "IN", "--text-column", "text", "--top-k", "0"), 2, "must be 1 or more"),
-        (("classify", "IN", "--text-column", "text", "--threshold", "1.5"), 2, "between 0 and 1"),
-        (("classify", "IN", "--text-column", "text", "--refine", "-1"), 2, "rounds or auto"),
-        (("classify", "-", "--text-column", "text", "--labels", "a"), 2, "standard input is unknown: give --format"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "o.txt"), 2, "give --out-format"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--resume"), 2, "--resume needs --out"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "IN"), 2, "the input file itself"),
-        (("classify", "IN", "--text-column", "text", "--model", "TINY"), 2, "no labels: give --labels"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--prefix", "x_"), 2, "column 'x_label' already"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a,b,a"), 2, "are both 'a'"),
-        (("classify", "IN", "--text-column", "text", "--labels", ""), 2, "candidate_labels is empty"),
-        (("cluster", "IN", "--text-column", "text", "--clusters", "1", "--names", ""), 2, "candidate_labels is empty"),
-        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--labels", ""), 2, "labels is empty"),
-        (("train", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "m", "--labels", ""), 2, "emp"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--template", "x"), 2, "exactly once"),
-        (("classify", "none.csv", "--text-column", "text", "--labels", "a"), 1, "no such file: none.csv"),
-        (("classify", "IN", "--text-column", "text", "--labels-file", "none.txt"), 1, "none.txt"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "no/o.csv"), 1, "no such folder: no"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "no/model"), 1, "model no/model"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "./m"), 1, "no such folder: './m'"),
-        (("classify", "IN", "--text-column", "text", "--labels", "a", "--model", "TINY", "--ensemble", "IN"), 1, "not"),
-        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY"), 2, "--out"),
-        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY", "--out", "IN"), 2, "--out is the input"),
-        (("rank", "IN", "--text-column", "text", "--query", "x", "--out", "IN"), 2, "--out is the input file itself"),
-        (("cluster", "IN", "--text-column", "text", "--clusters", "2", "--out", "./IN"), 2, "--out is the input file"),
-        (("cluster", "IN", "--text-column", "text", "--clusters", "2", "--plot", "IN"), 2, "--plot is the input file"),
-        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--out", "IN"), 2, "--out is the"),
-        (("compare", "IN", "--text-column", "text", "--label-column", "x_label", "--plot", "IN"), 2, "--plot is the"),
-        (("fit-ensemble", "IN", "--text-column", "body", "--model", "TINY", "--out", "e"), 1, "no column 'body'"),
-        (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "x"), 2, "--device x can't be used"),
-        (("fit-ensemble", "IN", "--text-column", "text", "--out", "e", "--device", "cuda:99"), 2, "--device cuda:99"),
-        (("fit-ensemble", "IN", "--text-column", "text", "--model", "TINY", "--out", "no/e"), 1, "no such folder"),
-    ],
-)  # fmt: skip
-def test_exit_status(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], code: int, message: str
-):
-    monkeypatch.chdir(tmp_path)
-    source = write(tmp_path / "in.csv", [{"text": "sport", "x_label": "y"}])
-    names = {"IN": source.name, "./IN": f"./{source.name}", "TINY": command.model}
-    assert command(*(names.get(arg, arg) for arg in args)) == code
-    assert message in command.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]
-
-
-def test_debug_shows_where(command: Command, tmp_path: Path):
-    source = write(tmp_path / "in.csv", [{"body": "a"}])
-    with pytest.raises(ValueError, match="no column 'text'"):
-        command.classify(source, "--debug")
-
-
-def test_a_defect_is_told_from_a_problem(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    interrupt_after(monkeypatch, tables, "encode", 0, ZeroDivisionError)
-    assert command.classify(write(tmp_path / "in.csv")) == 1
-    assert "error: ZeroDivisionError: disk full (--debug shows where)" in command.err
-
-
-def test_an_interrupted_fit_leaves_nothing(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    interrupt_after(monkeypatch, SurpriseModel, "embed", 0, KeyboardInterrupt)
-    model = ("--model", command.model, "--device", "cpu", "--text-column", "text")
-    assert command("fit-ensemble", write(tmp_path / "in.csv"), *model, "--out", tmp_path / "e") == 130
-    assert command.err == "surprise-hf: interrupted; nothing was written\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
-
-
-def test_long_documents_are_counted_in_one_line(command: Command, tmp_path: Path):
-    source = write(tmp_path / "in.csv", [{"text": "sport ball " * 60}, {"text": "food"}])
-    assert command.classify(source, "--surprise-weight", 1) == 0
-    assert command.err.count("\n") == 1
-    assert command.err.startswith("surprise-hf: warning: 1 of 2 documents are longer than the 64 tokens")
 
 
 # --- the rest ----------------------------------------------------------------------------------------------------

@@ -161,7 +161,13 @@ def test_cluster_options(command: Command, table: Path, tmp_path: Path) -> None:
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
+def never(*_: object) -> None:
+    raise AssertionError("the encoder was loaded")
+
+
+def test_errors(command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told before the encoder, which takes seconds, is loaded."""
+    monkeypatch.setattr("surprise_hf.cli_ranking.load_pipeline", never)
     (tmp_path / "none.txt").write_text("\n \n")
     taken = write(tmp_path / "taken.csv", [{"text": "a", "score": 1, "cluster": 2}])
     blank = write(tmp_path / "blank.csv", [{"id": 1, "text": " "}])
@@ -189,7 +195,17 @@ def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
         ),
         (2, "must be one of exact, faiss-flat", "rank", table, ("--query", "x", "--engine", "annoy")),
         (1, "none of the documents has any text", "cluster", blank, ("--clusters", 2)),
-        (1, "n_samples=67 should be >= n_clusters=68", "cluster", table, ("--clusters", 68)),
+        (2, "--clusters 68 is more than the 67 documents with text", "cluster", table, ("--clusters", 68)),
+        (2, "argument --query: must be a text, and is blank", "rank", table, ("--query", "")),
+        (2, "argument --query: must be a text, and is blank", "rank", table, ("--query", "x", "--query", " ")),
+        (2, "argument --at-least: must be a text, and is blank", "rank", table, ("--query", "x", "--at-least", "")),
+        (
+            2,
+            "--balanced goes with --assign surprise or cosine, not mixed",
+            "cluster",
+            table,
+            ("--clusters", 2, "--balanced", "--assign", "mixed"),
+        ),
     ):
         assert run(command, name, source, *args) == code, command.err
         assert message in command.err
@@ -198,9 +214,6 @@ def test_errors(command: Command, table: Path, tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_is_refused_before_the_work(
     command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("the encoder was loaded")
-
     monkeypatch.setattr("surprise_hf.cli_ranking.load_pipeline", never)
     monkeypatch.setattr("surprise_hf.cli_compare.load_pipeline", never)
     picture = ("--clusters", 2, "--plot", tmp_path / "x.png")
