@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -152,6 +151,7 @@ def _train(
     from transformers import PrinterCallback
 
     from . import resuming
+    from .jobs import remove
     from .training_arguments import SurpriseTrainingArguments
 
     folder = Path(f"{args.out}.partial")
@@ -196,14 +196,15 @@ def _train(
                 args.hint = f"{args.out} holds the model as far as it was trained"
             raise
         _save(trainer, args.out)
-        shutil.rmtree(folder)
     except BaseException:
         if resuming.last_checkpoint(folder) is None:
-            shutil.rmtree(folder)
+            remove(folder)
         else:
             args.hint = "" if args.hint == NOTHING else args.hint
             say(f"the same command goes on from what {folder} holds")
         raise
+    args.hint = f"{args.out} holds the model"
+    remove(folder)
     return trainer.model
 
 

@@ -21,6 +21,12 @@ def write_note(folder: Path, identity: dict[str, Any]) -> None:
     (folder / NOTE).write_text(json.dumps(identity, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
+def remove(folder: Path) -> None:
+    """Delete a folder; it is gone from its place in one step, so that an interruption leaves no half of it there."""
+    with tempfile.TemporaryDirectory(prefix="surprise-hf-", dir=folder.parent) as away:
+        folder.rename(Path(away, folder.name))
+
+
 def check_same(folder: Path, identity: dict[str, Any], how: str = "") -> None:
     """Refuse the folder of another run; `how` is what its command needs to go on.
 
@@ -117,7 +123,7 @@ class Job:
                     f"{self.folder} is where a run keeps what is unfinished, and holds something else: move that"
                     " elsewhere"
                 )
-            shutil.rmtree(self.folder)
+            remove(self.folder)
         write_note(self.folder, identity)
 
     def __enter__(self) -> Job:
@@ -158,4 +164,4 @@ class Job:
         elif self._temporary is not None and self._out is not None:
             (self.folder / "rows").replace(self._out)
         if self._temporary is None:
-            shutil.rmtree(self.folder)
+            remove(self.folder)

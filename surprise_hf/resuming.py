@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .jobs import NOTE, check_same, write_note
+from .jobs import NOTE, check_same, remove, write_note
 from .trainer import SurpriseTrainer
 
 __all__ = ["ResumableTrainer", "SaveNowAndThen", "begin", "last_checkpoint"]
@@ -44,13 +43,13 @@ class ResumableTrainer(SurpriseTrainer):
 
 
 class SaveNowAndThen(TrainerCallback):
-    """Asks for a checkpoint after an epoch, if the last one is so many seconds old and more epochs are to come.
+    """Asks for a checkpoint after an epoch, if the last one is SECONDS old and more epochs are to come.
 
     Added after StopOnCrossEntropy, which may end the training with that epoch.
     """
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds, self._last = seconds, time.monotonic()
+    def __init__(self) -> None:
+        self._last = time.monotonic()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -58,7 +57,7 @@ class SaveNowAndThen(TrainerCallback):
         """Save, or not yet."""
         del args
         more = not control.should_training_stop and (state.epoch or 0) < state.num_train_epochs
-        if more and time.monotonic() - self._last >= self.seconds:
+        if more and time.monotonic() - self._last >= SECONDS:
             control.should_save = True
             self._last = time.monotonic()
         return control
@@ -93,6 +92,7 @@ def begin(folder: Path, identity: dict[str, Any]) -> Path | None:
     if checkpoint is not None:
         check_same(folder, identity)
         return checkpoint
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        remove(folder)
     write_note(folder, identity)
     return None

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,6 +89,18 @@ def interrupt_after(
 
     monkeypatch.setattr(owner, name, stopping)
     return lambda: made[0]
+
+
+def interrupt_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next deletion of a folder is interrupted when one file, the first by name, is gone."""
+    real = shutil.rmtree
+
+    def stopping(path: Any, *_: Any, **__: Any) -> None:
+        monkeypatch.setattr(shutil, "rmtree", real)
+        min(file for file in Path(path).rglob("*") if file.is_file()).unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", stopping)
 
 
 def in_a_process(code: str, *args: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ import torch
 import surprise_hf
 from surprise_hf import SurpriseZeroShotPipeline, arguments, cli, tables
 from surprise_hf.model import SurpriseModel
-from tests.cli_data import ROWS, Command, in_a_process, interrupt_after, read, write
+from tests.cli_data import ROWS, Command, in_a_process, interrupt_after, interrupt_clean_up, read, write
 
 
 @pytest.fixture
@@ -204,6 +204,50 @@ def test_a_complete_output_is_left_as_it_is(command: Command, tmp_path: Path, su
     )
     assert out.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", out.name]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("when", ["before", "in the middle"])
+def test_an_interrupted_clean_up_leaves_the_folder_whole_or_gone(
+    command: Command,
+    whole: Callable[..., bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+    suffix: str,
+):
+    """OUT is complete then, and half a folder was one of someone else to --resume."""
+    source, out = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}"
+    with monkeypatch.context() as patch:
+        if when == "before":
+            interrupt_after(patch, surprise_hf.jobs, "remove", 0, KeyboardInterrupt)
+        else:
+            interrupt_clean_up(patch)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    assert out.read_bytes() == whole(suffix)
+    assert Path(f"{out}.partial").exists() == (when == "before")
+    again = shlex.split(command.err.split("go on with: surprise-hf ")[1])
+    interrupt_after(monkeypatch, SurpriseModel, "embed", int(when == "before"), OSError)  # the labels, to be compared
+    assert command(*again) == 0
+    assert out.read_bytes() == whole(suffix)
+    assert not Path(f"{out}.partial").exists()
+
+
+def test_an_interrupted_start_is_none(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a run that wrote nothing there is nothing to keep, however far the next one came in removing it."""
+    source, out = write(tmp_path / "in.csv"), tmp_path / "out.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, SurpriseModel, "embed", 0, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    assert sorted(path.name for path in Path(f"{out}.partial").iterdir()) == [
+        "embeddings.ends",
+        "job.json",
+        "rows.ends",
+    ]
+    with monkeypatch.context() as patch:
+        interrupt_clean_up(patch)
+        assert command.classify(source, *ARGS, "--out", out) == 130
+    assert command.classify(source, *ARGS, "--out", out) == 0
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
+from matplotlib import pyplot as plt
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training, resuming
-from tests.cli_data import in_a_process, interrupt_after
+from tests.cli_data import in_a_process, interrupt_after, interrupt_clean_up
 
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
 ROWS = [(f"{word} {more}", label) for word, label in (("bank", "money"), ("ball", "sport")) for more in MORE]
@@ -133,7 +134,7 @@ def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, 
 KILLED = """
 import os, signal
 from surprise_hf import SurpriseTrainer, resuming
-resuming.SaveNowAndThen.__init__.__defaults__ = (0.0,)
+resuming.SECONDS = 0.0
 step, when = SurpriseTrainer.training_step, int(sys.argv.pop(1))
 def one(self, *args, **kwargs):
     if self.state.global_step == when:
@@ -204,7 +205,7 @@ def test_a_short_run_writes_no_checkpoint(st_path, tmp_path, monkeypatch):
 
 def test_a_checkpoint_that_cannot_be_written_stops_nothing(st_path, tmp_path, capsys, monkeypatch):
     table = write(tmp_path / "few.csv", ROWS)
-    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(resuming, "SECONDS", 0.0)
     interrupt_after(monkeypatch, SurpriseTrainer, "_save_optimizer_and_scheduler", 0, OSError)
     assert train(table, st_path, tmp_path / "out", "--epochs", 3, "--learning-rate", 1e-5) == 0
     assert "no checkpoint was written (disk full); the training goes on without" in capsys.readouterr().err
@@ -213,7 +214,7 @@ def test_a_checkpoint_that_cannot_be_written_stops_nothing(st_path, tmp_path, ca
 
 def test_an_interrupted_run_tells_that_it_can_go_on(st_path, tmp_path, capsys, monkeypatch):
     table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
-    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(resuming, "SECONDS", 0.0)
     options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 1e-5)
     with monkeypatch.context() as patch:
         interrupt_after(patch, SurpriseTrainer, "training_step", 6, KeyboardInterrupt)
@@ -226,13 +227,29 @@ def test_an_interrupted_run_tells_that_it_can_go_on(st_path, tmp_path, capsys, m
     assert not Path(f"{out}.partial").exists()
 
 
+def test_an_interrupted_clean_up_leaves_no_half_of_the_checkpoints(st_path, tmp_path, capsys, monkeypatch):
+    table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
+    monkeypatch.setattr(resuming, "SECONDS", 0.0)
+    options = ("--epochs", 2, "--train-batch-size", 8, "--learning-rate", 1e-5)
+    figures = plt.get_fignums()
+    with monkeypatch.context() as patch:
+        interrupt_clean_up(patch)
+        assert train(table, st_path, out, *options) == 130
+    assert f"interrupted; {out} holds the model" in capsys.readouterr().err
+    assert not Path(f"{out}.partial").exists()
+    assert SurpriseModel.from_pretrained(out, device="cpu").candidate_labels == ["money", "sport"]
+    assert (out / "training.png").exists()
+    assert plt.get_fignums() == figures  # the picture is not kept in memory
+    assert train(table, st_path, out, *options) == 0
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_it_does_not_go_on_from_another_model(st_path, tmp_path, capsys, monkeypatch, inside):
     """OUT in the model's own folder is no part of the model."""
     table, model = write(tmp_path / "few.csv", ROWS), tmp_path / "model"
     shutil.copytree(st_path, model)
     out = model / "out" if inside else tmp_path / "out"
-    monkeypatch.setattr(resuming.SaveNowAndThen.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(resuming, "SECONDS", 0.0)
     options = ("--epochs", 3, "--train-batch-size", 4, "--learning-rate", 1e-5)
     with monkeypatch.context() as patch:
         interrupt_after(patch, SurpriseTrainer, "training_step", 6, KeyboardInterrupt)
