@@ -181,6 +181,8 @@ def input_format(args: argparse.Namespace) -> str:
 
 def output_format(args: argparse.Namespace) -> str:
     """Format of OUT, given or by its name; csv for standard output."""
+    if args.out is None and sys.stdout is None:
+        raise ValueError("standard output is closed: give --out FILE")
     fmt = args.out_format or ("csv" if args.out is None else tables.format_of(args.out))
     if fmt is None:
         raise UsageError(f"the format of {args.out} is unknown: give --out-format {'|'.join(FORMATS)}")

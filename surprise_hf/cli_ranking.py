@@ -260,7 +260,7 @@ def _summary(labels: list[int], scores: list[float], texts: list[str], titles: S
 
 
 def _shown_format(args: argparse.Namespace) -> str:
-    if args.out is None and args.out_format is None and sys.stdout.isatty():
+    if args.out is None and args.out_format is None and sys.stdout is not None and sys.stdout.isatty():
         return TABLE
     if args.out is not None and args.out_format == TABLE:
         raise UsageError("a table is for standard output: leave out --out, or choose another --out-format")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,17 @@ def test_an_output_that_is_write_protected_is_told_before_the_work(
     assert command(run, source, "--text-column", "text", *RUNS[run], "--out", out) == 1
     assert f"Permission denied: '{out}'" in command.err
     assert out.read_text() == "of an earlier day"
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("run", ["classify", "rank", "cluster"])
+def test_a_closed_standard_output_is_told_before_the_work(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+):
+    source = write(tmp_path / "in.csv", [{"text": "sport", "x_label": "y"}])
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where the caller closed it
+    assert command(run, source, "--text-column", "text", *RUNS[run]) == 1
+    assert "standard output is closed: give --out FILE" in command.err
 
 
 @pytest.mark.usefixtures("no_model")
