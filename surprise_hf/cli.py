@@ -137,10 +137,10 @@ def classify(args: argparse.Namespace) -> None:
     out = None if args.out is None else Path(args.out)
     if args.resume and out is None:
         raise UsageError("--resume needs --out")
-    check_output(args)
-    if out is not None and args.resume and out.exists() and not Path(f"{out}.partial").exists():
+    if out is not None and args.resume and out.is_file() and not Path(f"{out}.partial").exists():
         say(f"{out} is complete, and left as it is whatever the arguments: remove it for a new one")
         return
+    check_output(args)
     labels = labels_or_none(args)
     scoring = {
         "candidate_labels": labels,

@@ -194,10 +194,14 @@ def test_what_makes_a_folder_another_model(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_complete_output_is_left_as_it_is(command: Command, tmp_path: Path, suffix: str):
+def test_a_complete_output_is_left_as_it_is(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+):
+    """Where nothing can be written, too."""
     source, out = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}"
     assert command.classify(source, *ARGS, "--out", out) == 0
     before = out.read_bytes()
+    monkeypatch.setattr(arguments.tempfile, "TemporaryFile", None)
     assert command.classify(source, "--labels", "money,stock", "--out", out, "--resume") == 0
     assert command.err == (
         f"surprise-hf: {out} is complete, and left as it is whatever the arguments: remove it for a new one\n"
