@@ -73,12 +73,9 @@ class SurpriseMetric(evaluate.Metric):
         super().add_batch(**batch)
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one row. Errors as for `add_batch`."""
-        self.add_batch(
-            predictions=None if prediction is None else [prediction],
-            references=None if reference is None else [reference],
-            **kwargs,
-        )
+        """Add one row; `predictions` and `references` mean one too, as in evaluate itself. Errors as `add_batch`."""
+        row = {"predictions": prediction, "references": reference, **kwargs}
+        self.add_batch(**{name: None if value is None else [value] for name, value in row.items()})
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
         """Compute from these rows, or from those added before.
@@ -114,7 +111,7 @@ def as_list(name: str, column: Any) -> list[Any]:
 
 def is_number(value: Any) -> bool:
     """A real number that is no truth value."""
-    return isinstance(value, (numbers.Real, np.number)) and not isinstance(value, (bool, np.bool_))
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_label(value: Any) -> bool:

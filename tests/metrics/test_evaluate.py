@@ -15,6 +15,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from surprise_hf import metrics
+from surprise_hf.metrics._base import is_number
 from tests.metrics.helpers import load, rows
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +95,31 @@ def test_combine():
     assert both.compute()["accuracy"] == 1.0
 
 
+ROW_WISE = {
+    "singular": lambda metric, p, r: metric.add(prediction=p, reference=r),
+    "plural": lambda metric, p, r: metric.add(predictions=p, references=r),
+    "mixed": lambda metric, p, r: metric.add(prediction=p, references=r),
+}
+
+
+@pytest.mark.parametrize("add", ROW_WISE.values(), ids=ROW_WISE)
+@pytest.mark.parametrize("names", [["classification"], ["clustering", "classification"]], ids=["one", "combined"])
+def test_rows_by_every_name_of_their_arguments(names, add):
+    """evaluate's own examples and its combined metrics say `predictions` for one row."""
+    metric = load(names[0]) if names[1:] == [] else evaluate.combine([metrics.path(f"surprise_{n}") for n in names])
+    for prediction, reference in zip("abb", "aba", strict=True):
+        add(metric, prediction, reference)
+    assert metric.compute()["accuracy"] == 2 / 3
+
+
+def test_a_row_with_an_unknown_argument_or_without_a_prediction():
+    metric = load("classification")
+    with pytest.raises(ValueError, match="takes predictions and references, not sources"):
+        metric.add(prediction="a", reference="b", sources="c")
+    with pytest.raises(ValueError, match="predictions are missing"):
+        metric.add(references="a")
+
+
 def test_a_refused_batch_leaves_the_metric_usable():
     metric = load("clustering")
     metric.add_batch(predictions=[0, 1], references=[0, 1])
@@ -111,6 +137,13 @@ def test_a_batch_of_another_kind_is_refused():
         metric.add_batch(predictions=VECTORS, references=VECTORS)
     with pytest.raises(ValueError, match="takes predictions and references, not sources"):
         metric.add_batch(predictions=["a"], references=["b"], sources=["c"])
+
+
+def test_numbers_are_real_and_no_truth_values():
+    for value in (1, 0.5, np.int8(1), np.float16(1), np.float32(1), np.longdouble(1)):
+        assert is_number(value)
+    for value in (True, np.True_, 1j, np.complex64(1), "1", None):
+        assert not is_number(value)
 
 
 def test_ragged_batches_are_named():
