@@ -125,6 +125,21 @@ def test_labels_as_they_are():
     assert load("classification").compute(predictions=[1, 2, 1], references=[3, 2, 1])["accuracy"] == 2 / 3
 
 
+@pytest.mark.parametrize("nothing", [{"labels": [], "scores": []}, []], ids=["output", "list"])
+@pytest.mark.parametrize("references", [[0, 1, 2], ["a", "b", "c"]], ids=["numbers", "names"])
+def test_documents_without_a_label_are_wrong_whatever_labels_are(references, nothing):
+    """No label is of no kind: it makes nothing a name among numbers, and hides no number among names."""
+    results = load("classification").compute(predictions=[nothing] * 3, references=references)
+    assert results == {"accuracy": 0.0, "f1_weighted": 0.0, "f1_macro": 0.0}
+    one = {"labels": references[:1], "scores": [0.5]} if nothing else references[:1]
+    found = load("classification").compute(predictions=[one, nothing, nothing], references=references)
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    other = {"labels": ["x"], "scores": [0.5]} if nothing else ["x"]
+    if references == [0, 1, 2]:
+        arguments = {"predictions": [nothing, other, nothing], "references": references}
+        check_wrong("classification", arguments, "predictions have 'x', references '0'")
+
+
 NAMED = {
     "numbers": [0, 1, 0],
     "names": ["b", "a", "b"],

@@ -131,7 +131,7 @@ class SurpriseClassification(base.SurpriseMetric):
             _check_kind([x for row in chosen for x in row], [x for row in truth for x in row], names)
             return _sets(_known("predictions", chosen, names), truth)
         best = [_best(row, value) for row, value in enumerate(predictions)]
-        _check_kind(best, truth, names)
+        _check_kind([label for label in best if label != _NONE], truth, names)
         return _single(_known("predictions", best, names), truth)
 
     def _from_embeddings(
