@@ -72,10 +72,13 @@ class SurpriseZeroShotEvaluator(Evaluator):
             What the metric returns, and total_time_in_seconds, samples_per_second, latency_in_seconds.
 
         Raises:
-            ValueError: no such column, no labels, or one that `label_mapping` lacks; as the pipeline and the metric.
+            ValueError: no rows, no such column, no labels, or one that `label_mapping` lacks; as the pipeline and the
+                metric.
         """
         self.check_for_mismatch_in_device_setup(device, model_or_pipeline)
         rows = self.load_data(data=data, subset=subset, split=split)
+        if not len(rows):
+            raise ValueError("data is empty: there is no document to evaluate on")
         inputs, texts = self.prepare_data(rows, input_column, label_column)
         pipe = self.prepare_pipeline(model_or_pipeline, device=device)
         names = _names(rows, label_column)

@@ -180,6 +180,8 @@ def test_errors(pipe, data, bert_path):
         task.compute(pipe, data.cast_column("label", Value("int64")))
     with pytest.raises(ValueError, match=r"label_mapping has nothing for '\w+'; it has 'x'"):
         task.compute(pipe, data, label_mapping={"x": 0})
+    with pytest.raises(ValueError, match="data is empty"):
+        task.compute(pipe, data.select([]))
     other = transformers.pipeline("feature-extraction", model=str(bert_path), device="cpu")
     with pytest.raises(ValueError, match="surprise-zero-shot pipelines, not FeatureExtractionPipeline"):
         task.compute(other, data)
