@@ -10,6 +10,7 @@ moments cannot give (medians, quantiles, ranks) comes from a uniform sample of i
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Sequence
@@ -176,6 +177,10 @@ class Ensemble:
             f", normalize={self.normalize}{encoder}, device={self.device})"
         )
 
+    def __copy__(self) -> Ensemble:
+        """As `copy.deepcopy`: an update changes the sums in place, which two ensembles must not share."""
+        return copy.deepcopy(self)
+
     @property
     def device(self) -> torch.device:
         """Where the statistics live."""
@@ -260,7 +265,7 @@ class Ensemble:
 
         Raises:
             TypeError: `other` is no Ensemble.
-            ValueError: another dimension, `normalize` or encoder.
+            ValueError: another dimension, `normalize`, encoder or probe.
         """
         if not isinstance(other, Ensemble):
             raise TypeError(f"merge takes an Ensemble, got {type(other).__name__}; embeddings go to `update`")
@@ -309,7 +314,7 @@ class Ensemble:
         call counts every document again.
 
         Raises:
-            ValueError: the ranks' ensembles differ in dim, normalize, reservoir or encoder (on every rank).
+            ValueError: the ranks' ensembles differ in dim, normalize, reservoir, encoder or probe (on every rank).
         """
         dist = torch.distributed
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
@@ -322,25 +327,23 @@ class Ensemble:
             dist.all_gather(parts, mine, group=group)
             return [part.to(self.device) for part in parts]
 
-        name = (self.encoder or "").encode()
-        shape = (self.dim, int(self.normalize), self.reservoir_size, self.seed, len(self._rows), len(name))
-        shapes = [tuple(part.tolist()) for part in gather(torch.tensor(shape))]
-        if len({part[:3] for part in shapes}) > 1:
-            raise ValueError(f"the ranks' ensembles differ in (dim, normalize, reservoir): {[s[:3] for s in shapes]}")
-        most, longest = (max(1, *(part[i] for part in shapes)) for i in (4, 5))
-        named = gather(torch.tensor([*name.ljust(longest)], dtype=torch.uint8))
-        names = [bytes(part.tolist())[: shape[5]].decode() or None for part, shape in zip(named, shapes, strict=True)]
-        padded = torch.cat((self._rows, self._rows.new_zeros(most - len(self._rows), self.dim)))
-        columns = (self.count, self.mean, self.scatter, torch.tensor(self._eps, dtype=torch.float64), padded)
-        parts = zip(*(gather(x) for x in columns), strict=True)
-        encoder = next(filter(None, names), None)
-        whole = Ensemble(self.dim, self.reservoir_size, self.normalize, encoder, shapes[0][3], self.device)
-        for (*_, kept, _), one, (count, mean, scatter, eps, rows) in zip(shapes, names, parts, strict=True):
-            part = Ensemble(self.dim, self.reservoir_size, self.normalize, one, device=self.device)
-            part.count, part.mean, part.scatter, part._rows = count, mean, scatter, rows[:kept]
-            part._eps = float(eps)
+        probe = None if self.probe is None else self.probe.cpu()
+        kind = self.dim, self.normalize, self.reservoir_size
+        told: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(told, (kind, len(self._rows), self.encoder, self._eps, probe, self.seed), group=group)
+        kinds, kept, encoders, epsilons, probes, seeds = zip(*told, strict=True)
+        if len(set(kinds)) > 1:
+            raise ValueError(f"the ranks' ensembles differ in (dim, normalize, reservoir): {list(kinds)}")
+        padded = torch.cat((self._rows, self._rows.new_zeros(max(1, *kept) - len(self._rows), self.dim)))
+        sums = zip(*(gather(x) for x in (self.count, self.mean, self.scatter, padded)), strict=True)
+        whole = Ensemble(self.dim, self.reservoir_size, self.normalize, seed=seeds[0], device=self.device)
+        whole.encoder = next(filter(None, encoders), None)
+        whole.probe = next((one for one in probes if one is not None), None)
+        for number, (count, mean, scatter, rows) in enumerate(sums):
+            part = Ensemble(self.dim, self.reservoir_size, self.normalize, encoders[number], device=self.device)
+            part.count, part.mean, part.scatter, part._rows = count, mean, scatter, rows[: kept[number]]
+            part._eps, part.probe = epsilons[number], probes[number]
             whole.merge(part)
-        whole.probe = self.probe
         self.__dict__.update(whole.__dict__)
         return self
 
@@ -392,8 +395,7 @@ class Ensemble:
             "eps": repr(self._eps),
             **({"encoder": self.encoder} if self.encoder else {}),
         }
-        tensors = {"count": self.count, "mean": self.mean, "scatter": self.scatter}
-        tensors |= {"reservoir": self._rows, "priority": self._priority}
+        tensors = {name: getattr(self, attribute) for name, attribute in _STORED.items()}
         tensors |= {} if self.probe is None else {"probe": self.probe}
         ensemble_files.write(path, tensors, metadata)
 
@@ -438,8 +440,11 @@ class Ensemble:
             ens.probe = tensors.get("probe")
             if ens.probe is not None and ens.probe.shape != ens.mean.shape:
                 raise ValueError(f"probe is {tuple(ens.probe.shape)}")
-            if not torch.isfinite(ens.scatter.sum() + ens.mean.sum() + ens.count):
-                raise ValueError("statistics are not finite")
+            for name, found in tensors.items():
+                if not torch.isfinite(found).all():
+                    raise ValueError(f"{name} is not finite")
+            if not (ens.count >= len(ens._rows) and 0 <= ens._eps < 1):
+                raise ValueError(f"{float(ens.count)} documents, {len(ens._rows)} of them kept, eps {ens._eps}")
         except (KeyError, ValueError) as error:
             raise ValueError(f"{path} is a damaged ensemble file: {error}") from error
         if dim is not None and dim != ens.dim:

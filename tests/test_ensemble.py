@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import os
@@ -322,6 +323,38 @@ def test_reservoir_off_and_smaller_partners() -> None:
     assert len(mixed) == 253
 
 
+# --- copies ------------------------------------------------------------------------------------------------------
+
+
+CHANGES = {
+    "update": lambda e: e.update(rows(30, seed=5)),
+    "merge": lambda e: e.merge(Ensemble.from_embeddings(rows(30, seed=6), encoder="a", reservoir=5)),
+    "to": lambda e: e.to("meta"),
+    "in place": lambda e: [x.zero_() for x in (*bits(e).values(), e.probe)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+def test_a_change_of_a_copy_leaves_the_original(make, change) -> None:
+    ens = Ensemble.from_embeddings(rows(20), reservoir=10)
+    ens.probe = torch.ones(12)
+    before = {name: x.clone() for name, x in bits(ens).items()}
+    twin = make(ens)
+    assert all(torch.equal(x, bits(twin)[name]) for name, x in before.items())
+    change(twin)
+    assert all(torch.equal(x, before[name]) for name, x in bits(ens).items())
+    assert (repr(ens), ens.encoder, ens.reservoir_size) == (
+        repr(Ensemble.from_embeddings(rows(20), reservoir=10)),
+        None,
+        10,
+    )
+    assert torch.equal(ens.probe, torch.ones(12))
+    for one in (ens, same := Ensemble.from_embeddings(rows(20), reservoir=10)):  # the sample goes on as if never copied
+        one.update(rows(200, seed=1))
+    assert torch.equal(ens.reservoir, same.reservoir)
+
+
 # --- files -------------------------------------------------------------------------------------------------------
 
 
@@ -356,11 +389,19 @@ def test_load_checks_the_dimension_and_the_encoder(tmp_path: Path) -> None:
     assert Ensemble.load(tmp_path / "unnamed", encoder="c").encoder is None
 
 
-def rewrite(path: Path, *, drop: str | None = None, tensors: dict | None = None, **metadata: str) -> None:
+DAMAGED = ("count", "mean", "scatter", "reservoir", "probe")  # all that is a float
+
+
+def rewrite(
+    path: Path, *, drop: str | None = None, damage: str | None = None, tensors: dict | None = None, **metadata: str
+) -> None:
     ens = Ensemble.from_embeddings(rows(20))
+    ens.probe = torch.ones(12)
     ens.save(path)
     stored = {**load_file(path), **(tensors or {})}
     stored.pop(drop, None)
+    if damage:
+        stored[damage].view(-1)[-1] = math.inf if damage == "scatter" else math.nan
     values = {"format": FORMAT, "version": str(VERSION), "dim": "12", "normalize": "true", "reservoir": "4096"}
     save_file(stored, path, metadata={**values, "seed": "0", "eps": "0.0", **metadata})
 
@@ -376,7 +417,10 @@ def rewrite(path: Path, *, drop: str | None = None, tensors: dict | None = None,
         ({"dim": "eleven"}, "damaged"),
         ({"tensors": {"mean": torch.zeros(12)}}, "damaged ensemble file: mean is torch.float32"),
         ({"tensors": {"reservoir": torch.zeros(3, 12)}}, "damaged ensemble file: reservoir"),
-        ({"tensors": {"count": torch.tensor(math.nan, dtype=torch.float64)}}, "not finite"),
+        *(({"damage": name}, f"damaged ensemble file: {name} is not finite") for name in DAMAGED),
+        ({"tensors": {"count": torch.tensor(19.0, dtype=torch.float64)}}, "19.0 documents, 20 of them kept"),
+        ({"eps": "nan"}, "eps nan"),
+        ({"eps": "-0.1"}, "eps -0.1"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, change: dict, message: str) -> None:
@@ -459,6 +503,15 @@ def test_all_reduce_without_ranks_changes_nothing() -> None:
     assert len(ens.all_reduce()) == 20
 
 
+PROBES = {
+    "opposite": (1.0, -1.0),
+    "first": (1.0, None),
+    "second": (None, 2.0),
+    "both": (1.0, 2.0),
+    "none": (None, None),
+}
+
+
 def _rank(rank: int, folder: str) -> None:
     import torch.distributed as dist
 
@@ -475,6 +528,14 @@ def _rank(rank: int, folder: str) -> None:
             one.all_reduce()
         Path(f"{folder}/{name}{rank}").write_text(str(caught.value), encoding="utf-8")
     Ensemble(12, encoder=[None, "known"][rank]).all_reduce().save(f"{folder}/named{rank}")
+    for name, probes in PROBES.items():
+        one = Ensemble(12).update(shards[rank])
+        one.probe = None if probes[rank] is None else torch.tensor(probes[rank]) * torch.ones(12)
+        if name == "opposite":
+            with pytest.raises(ValueError, match="different encoders, or from one before and after it was trained"):
+                one.all_reduce()
+        else:
+            one.all_reduce().save(f"{folder}/{name}{rank}")
     dist.destroy_process_group()
 
 
@@ -498,6 +559,12 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
         message = (tmp_path / f"encoder{rank}").read_text(encoding="utf-8")
         assert message.startswith("these ensembles come from different encoders, 'ä' and 'another'")
         assert Ensemble.load(tmp_path / f"named{rank}").encoder == "known"
+    for name, (probe, other) in PROBES.items():
+        if name != "opposite":
+            saved = [(tmp_path / f"{name}{rank}").read_bytes() for rank in range(2)]
+            assert saved[0] == saved[1]
+            found, want = Ensemble.load(tmp_path / f"{name}0").probe, other if probe is None else probe
+            assert (found is None) if want is None else torch.equal(found, torch.full((12,), want))
 
 
 @pytest.mark.parametrize(
