@@ -344,6 +344,11 @@ class FittedLabels:
             raise ValueError(f"fitted labels do not fit together: {queries.shape}, {mean.shape}, {std.shape}")
         if (weight < 1) != isinstance(rescale, Tensor) or (estimator == "empirical") != isinstance(columns, Tensor):
             raise ValueError("fitted labels lack a part: `rescale` belongs to weight < 1, `columns` to the empirical")
+        for name, part in state.items():
+            if isinstance(part, Tensor) and not torch.isfinite(part).all():
+                raise ValueError(f"fitted labels: `{name}` holds NaN or infinity")
+        if (std < 0).any() or not 0 <= weight <= 1:
+            raise ValueError(f"fitted labels: a std is below 0, or the weight {weight} is not between 0 and 1")
         return cls(
             queries,
             mean,

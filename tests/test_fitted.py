@@ -216,6 +216,25 @@ def test_a_damaged_state_is_refused(change: dict, message: str) -> None:
         FittedLabels.from_state({name: value for name, value in state.items() if value is not None})
 
 
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, "tail"])
+@weights
+def test_a_state_with_values_that_can_not_be_is_refused(estimator: str, weight: float) -> None:
+    """NaN anywhere would score NaN; also where documents are one or alike, every value is finite."""
+    for documents in (rows(20), rows(1), rows(1).repeat(9, 1), torch.zeros(3, 12)):
+        state = FittedLabels.fit(rows(2, seed=1), documents, estimator=estimator, weight=weight).state()
+        FittedLabels.from_state(state)
+    parts = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    for name, value in parts.items():
+        for bad in (math.nan, math.inf):
+            damaged = value.clone()
+            damaged.view(-1)[-1] = bad
+            with pytest.raises(ValueError, match=f"`{name}` holds NaN or infinity"):
+                FittedLabels.from_state({**state, name: damaged})
+    for wrong in ({"std": state["std"] - 1}, {"weight": 2.0 if weight == 1 else -1.0}):
+        with pytest.raises(ValueError, match="a std is below 0, or the weight"):
+            FittedLabels.from_state({**state, **wrong})
+
+
 @pytest.mark.parametrize(
     ("opts", "what"),
     [
