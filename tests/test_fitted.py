@@ -226,7 +226,7 @@ def test_a_state_with_values_that_can_not_be_is_refused(estimator: str, weight: 
     parts = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     for name, value in parts.items():
         for bad in (math.nan, math.inf):
-            damaged = value.clone()
+            damaged = value.contiguous().clone()
             damaged.view(-1)[-1] = bad
             with pytest.raises(ValueError, match=f"`{name}` holds NaN or infinity"):
                 FittedLabels.from_state({**state, name: damaged})
