@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
@@ -20,6 +21,7 @@ Template: TypeAlias = str | tuple[str, ...]
 
 DEFAULT_TEMPLATE = "this matter is {}"
 SLOT = "{}"
+INVISIBLE = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's control and format characters and separators
 BATCH_SIZE = 32  # of the encoder, as SentenceTransformer.encode has it
 
 
@@ -89,6 +91,7 @@ def text_of(row: Any, index: int) -> str | None:
     Raises:
         ValueError: any other type; the message names the row.
     """
+    row = row.as_py() if hasattr(row, "as_py") else row  # of pyarrow
     if isinstance(row, dict) and len(row) == 1:
         (row,) = row.values()
     if isinstance(row, str):
@@ -116,8 +119,8 @@ def own(text: str) -> str:
 
 
 def is_blank(text: str | None) -> bool:
-    """A missing, empty or whitespace-only document: it has no meaning to score."""
-    return text is None or not text.strip()
+    """A missing document, an empty one, or one of nothing but blanks and zero-width characters: nothing to score."""
+    return text is None or all(unicodedata.category(character) in INVISIBLE for character in text)
 
 
 def chunks(documents: Any, size: int) -> Iterator[tuple[list[int], list[str], int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterable
 from numbers import Integral
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import Pipeline
 from transformers.utils.hub import cached_file
 
@@ -186,7 +188,7 @@ class SurpriseRemotePipeline(Pipeline):
                 raise ValueError(f"{name} must be a positive integer, got {count!r}")
         rows = as_texts(inputs)
         results: list[dict[str, Any]] = [{"sequence": text, "labels": [], "scores": []} for text in rows]
-        texts = {row: text for row, text in enumerate(rows) if text is not None and text.strip()}
+        texts = {row: text for row, text in enumerate(rows) if text is not None and not is_blank(text)}
         if texts:
             names = {"surprise_weight": "weight", "n_cross": "n_cross"}
             options = {to: call[name] for name, to in names.items() if name in call}
@@ -284,11 +286,18 @@ def after(mask: Tensor, skip: int) -> Tensor:
     return mask * (mask.cumsum(dim=1) > skip)
 
 
+def is_blank(text: str) -> bool:
+    """Nothing but control and format characters and separators."""
+    return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)
+
+
 def as_texts(inputs: Any) -> list[str | None]:
     """The rows of a call; None for a missing one."""
+    if isinstance(inputs, Dataset) and not hasattr(inputs, "__iter__"):  # as KeyDataset
+        inputs = [inputs[i] for i in range(len(inputs))]  # type: ignore[arg-type]
     if isinstance(inputs, (dict, set, frozenset)) or hasattr(inputs, "columns") or not isinstance(inputs, Iterable):
         raise ValueError(f"documents must be a string or a list of strings, got {type(inputs).__name__}")
-    rows = [inputs] if isinstance(inputs, str) else list(inputs)
+    rows = [inputs] if isinstance(inputs, str) else [row.as_py() if hasattr(row, "as_py") else row for row in inputs]
     for row, text in enumerate(rows):
         if isinstance(text, float) and text != text:
             rows[row] = None

@@ -7,6 +7,7 @@ from enum import Enum
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from transformers.pipelines.pt_utils import KeyDataset
@@ -49,6 +50,9 @@ CONTAINERS = {
     "array of objects": (np.array(TEXTS, dtype=object), False),
     "enum": ([Enum("Text", {"A": "a"}, type=str).A, np.str_("b"), "c"], False),
     "dict values": ({1: "a", 2: "b", 3: "c"}.values(), False),
+    "arrow": (pa.array(TEXTS), False),
+    "chunks of arrow": (pa.chunked_array([TEXTS[:1], [], TEXTS[1:]]), False),
+    "rows of arrow": (pa.array([{"text": text} for text in TEXTS]), False),
     "column": (TABLE["text"], False),
     "dataset of one column": (TABLE.select_columns("text"), False),
     "key dataset": (KeyDataset(TABLE, "text"), True),
@@ -94,14 +98,28 @@ def test_what_is_no_sequence_of_texts_is_refused(documents, message):
         inputs.iterate(documents)
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT])
+@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT, pa.scalar(None)])
 def test_missing_values_are_blank(missing):
     assert inputs.text_of(missing, 0) is None
     assert inputs.is_blank(inputs.text_of(missing, 0))
 
 
 def test_blank_means_no_visible_character():
-    assert [inputs.is_blank(text) for text in ("", "  ", "\n\t\u00a0", ".", " a ")] == [True, True, True, False, False]
+    for nothing in (
+        "",
+        "  ",
+        "\n\t\u00a0",
+        "\u200b",
+        " \u200b\ufeff ",
+        "\u200e\u2060",
+        "\x00",
+        "\u2028\u3000",
+        "\u00ad",
+    ):
+        assert inputs.is_blank(nothing)
+    # a letter, a mark, a private or half a character is something, with or without blanks
+    for text in (".", " a ", "\u200ba", "\u4e2d", "\U0001f468\u200d\U0001f469", "\u0301", "\ue000", "\ud800"):
+        assert not inputs.is_blank(text)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +129,7 @@ def test_blank_means_no_visible_character():
         (2.5, "document 4 must be a string, got float"),
         (b"x", "document 4 .* bytes; decode"),
         (["x"], "document 4 .* got list"),
+        (pa.scalar(5), "document 4 must be a string, got int"),
         ({"text": "x", "label": 1}, r"document 4 .*'text', 'label': pass one column"),
     ],
 )

@@ -64,10 +64,10 @@ def test_nothing_in_nothing_out(pipe, empty):
 
 
 def test_blank_documents_stay_in_place_and_out_of_the_statistics(pipe):
-    mixed = [None, DOCUMENTS[0], "", *DOCUMENTS[1:], " \n", float("nan")]
+    mixed = [None, DOCUMENTS[0], "", *DOCUMENTS[1:], " \n\u200b", float("nan")]
     results = pipe(mixed, LABELS)
     assert [results[i] for i in (0, 2, -2, -1)] == [
-        {"sequence": text, "labels": [], "scores": []} for text in (None, "", " \n", None)
+        {"sequence": text, "labels": [], "scores": []} for text in (None, "", " \n\u200b", None)
     ]
     assert [r for r in results if r["labels"]] == pipe(DOCUMENTS, LABELS)
     assert pipe(["", None], LABELS) == [{"sequence": x, "labels": [], "scores": []} for x in ("", None)]

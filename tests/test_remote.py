@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import transformers
@@ -15,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, T5Config, T5EncoderModel
+from transformers.pipelines.pt_utils import KeyDataset
 
 from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, hub, remote
 from tests.hub_server import Hub
@@ -173,7 +175,10 @@ TAKEN = {
     "a tuple of templates": {"candidate_labels": OTHERS, "hypothesis_template": ("about {}", "of {}")},
     "its own again": {"candidate_labels": LABELS, "hypothesis_template": "this matter is {}"},
     "missing documents": {"inputs": ["dog", None, float("nan"), " "]},
+    "invisible documents": {"inputs": ["dog", "\u200b", "\ufeff \u2060", "\u200bcat", "\u00ad"]},
     "a tuple of documents": {"inputs": ("dog", "cat")},
+    "a dataset's column by its key": {"inputs": KeyDataset([{"text": "dog"}, {"text": ""}, {"text": "cat"}], "text")},
+    "chunks of arrow": {"inputs": pa.chunked_array([["dog", None], ["cat"]])},
     "no documents": {"inputs": []},
 }
 REFUSED = {
@@ -199,7 +204,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", TAKEN)
 def test_it_takes_what_the_package_takes(kind, pair):
     call = {"inputs": DOCUMENTS, **TAKEN[kind]}
-    here, there = (pipe(call["inputs"], **{k: v for k, v in call.items() if k != "inputs"}) for pipe in pair)
+    here, there = (list(pipe(call["inputs"], **{k: v for k, v in call.items() if k != "inputs"})) for pipe in pair)
     same(here, there)
 
 
