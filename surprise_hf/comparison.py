@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .estimators import shuffled
 from .few_shot import part_labels, refinement_beside
 from .fitted import FittedLabels
 from .inputs import positive_int
 from .ops import unit_rows
-from .refinement import shuffled
 
 if TYPE_CHECKING:
     from .model import SurpriseModel

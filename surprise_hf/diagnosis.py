@@ -13,8 +13,7 @@ from . import estimators as est
 from .ensemble import Ensemble
 from .fitted import check_ensemble, crossover_weight, documents_of
 from .inputs import own, short
-from .ops import standardize
-from .refinement import shuffled
+from .ops import floored, normal_cdf, standardize
 
 LEVELS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
 WIDTH = 60  # of a label's name in the table
@@ -124,10 +123,10 @@ def shape(ascending: Tensor) -> Tensor:
     """
     wide = ascending.to(torch.float64)
     mean = wide.mean(dim=1)
-    std = est.floored(mean, (wide - mean.unsqueeze(1)).square().mean(dim=1), torch.finfo(ascending.dtype).eps)
+    std = floored(mean, (wide - mean.unsqueeze(1)).square().mean(dim=1), torch.finfo(ascending.dtype).eps)
     alive = std > 0
     z = (wide - mean.unsqueeze(1)) / torch.where(alive, std, 1.0).unsqueeze(1)
-    below = est.normal_cdf(z)
+    below = normal_cdf(z)
     count = wide.shape[1]
     step = torch.arange(count + 1, dtype=torch.float64, device=wide.device) / count
     gap = torch.maximum((step[1:] - below).amax(dim=1), (below - step[:-1]).amax(dim=1))
@@ -141,13 +140,13 @@ def held_out(rows: Tensor, queries: Tensor, levels: Tensor) -> Tensor:
     Each half is held out once. With a single row it is 0.
     """
     seen = torch.zeros(len(levels), len(queries), dtype=torch.float64, device=rows.device)
-    halves = shuffled(rows).chunk(2)
+    halves = est.shuffled(rows).chunk(2)
     if len(halves) < 2:
         return seen
     for fit, held in (halves, halves[::-1]):
         mean, std = est.moments(rows[fit], queries, "cosine")
         for psi in est.similarity_blocks(rows[held], queries, "cosine")():
-            tail = est.normal_cdf(-standardize(psi, mean, std))
+            tail = normal_cdf(-standardize(psi, mean, std))
             for i, level in enumerate(levels):
                 seen[i] += (tail <= level).sum(dim=0)
     return seen / len(rows)

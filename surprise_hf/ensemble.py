@@ -23,7 +23,7 @@ from torch import Tensor
 
 from . import ensemble_files, ops
 from .inputs import flag, positive_int
-from .ops import compute_dtype, sigma_floor, unit_rows
+from .ops import compute_dtype, floored, unit_rows
 from .same_encoder import same_name, same_probe
 
 if TYPE_CHECKING:
@@ -366,8 +366,7 @@ class Ensemble:
         mean, var = ops.ensemble_moments(
             self.mean, self.covariance, queries.detach().to(self.device), normalize=self.normalize
         )
-        floor = sigma_floor(mean, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
-        std = torch.where(var <= floor.square(), 0.0, var.clamp(min=0.0).sqrt())
+        std = floored(mean, var, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
         return mean.to(queries.device), std.to(queries.device)
 
     def diagnose(self, queries: Tensor, labels: Sequence[object] | None = None, **options: Any) -> Diagnosis:

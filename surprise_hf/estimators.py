@@ -6,7 +6,6 @@ elements, as often as a statistic needs it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import ops
-from .ops import compute_dtype, sigma_floor
+from .ops import compute_dtype, floored
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ESTIMATORS = ("gaussian", "quantile", "empirical", "tail", "auto")
@@ -46,6 +45,11 @@ def similarity(keys: Tensor, queries: Tensor, kind: str, impl: str = "auto") -> 
     return -torch.cdist(keys.to(dtype), queries.to(dtype), p=2.0 if kind == "euclidean" else 1.0, compute_mode=exact)
 
 
+def shuffled(rows: Tensor, seed: int = 0) -> Tensor:
+    """(n,) a fixed random order; a regular one could fall in step with the documents' own."""
+    return torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
+
+
 def row_slices(rows: int, width: int, most: int | None = None) -> Iterator[slice]:
     """Slices of `rows` rows: at most `most` (default: `BLOCK`) elements of `width` columns; one slice at least."""
     step = max(1, (BLOCK if most is None else most) // max(width, 1))
@@ -62,17 +66,7 @@ def similarity_blocks(rows: Tensor, queries: Tensor, kind: str, impl: str = "aut
     return lambda: (similarity(rows[part], queries, kind, impl) for part in parts)
 
 
-# --- standardising -----------------------------------------------------------------------------------------------
-
-
-def normal_cdf(z: Tensor) -> Tensor:
-    """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on."""
-    return 0.5 * torch.erfc(z * -math.sqrt(0.5))
-
-
-def floored(mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    """Standard deviation of a variance, 0 where it is rounding noise."""
-    return torch.where(var <= sigma_floor(mean, eps).square(), 0.0, var.clamp(min=0.0).sqrt())
+# --- moments -----------------------------------------------------------------------------------------------------
 
 
 def moments(rows: Tensor, queries: Tensor, kind: str, impl: str = "auto") -> tuple[Tensor, Tensor]:

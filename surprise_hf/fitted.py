@@ -19,7 +19,7 @@ from . import estimators as est
 from . import inputs, ops
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
-from .ops import compute_dtype, sigma_floor, standardize, unit_rows
+from .ops import compute_dtype, normal_cdf, sigma_floor, standardize, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Tails
 
@@ -263,7 +263,7 @@ class FittedLabels:
             else:
                 z = standardize(psi, self.mean, self.std)
                 z = self.tails.label(z) if self.tails is not None and self.estimator == "tail" else z
-                score, complement = est.normal_cdf(z), est.normal_cdf(-z)
+                score, complement = normal_cdf(z), normal_cdf(-z)
         if self.rescale is not None:
             w = self.weight
             hat, gap = self.rescale(psi, bounded=self.anchor != 0)

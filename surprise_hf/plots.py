@@ -21,7 +21,6 @@ from .ensemble import Ensemble, check_rows
 from .fitted import check_ensemble, crossover_weight, documents_of
 from .inputs import plain, positive_int, short
 from .ops import unit_rows
-from .refinement import shuffled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,7 +247,7 @@ def ensemble_size(
     mean, std, queries = mean[std > 0], std[std > 0], queries[std > 0]  # the others' z is a step of any size
     errors = []
     for size in sizes:
-        draws = [rows[shuffled(rows, seed)[:size]] for seed in range(repeats)]
+        draws = [rows[est.shuffled(rows, seed)[:size]] for seed in range(repeats)]
         found = [est.moments(draw, queries, "cosine") for draw in draws]
         change = torch.stack([(mean + 2 * std - m) / torch.where(s > 0, s, 1.0) - 2 for m, s in found])
         errors.append(float(change.square().mean().sqrt()))
@@ -333,7 +332,7 @@ def cluster_map(
     if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):
         raise ValueError(f"{len(rows)} embeddings, {len(where)} clusters and {len(names)} names do not fit together")
     _check_layout(layout)
-    keep = shuffled(rows, seed)[:20_000]
+    keep = est.shuffled(rows, seed)[:20_000]
     rows, where = rows[keep], where[keep]
     if layout == "pca":
         if len(names) > 2:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
+from .estimators import shuffled
 from .fitted import FittedLabels, crossover_weight, documents_of
 from .index_lock import SharedLock
 from .ops import sigma_floor, unit_rows
-from .refinement import shuffled
 
 DIRECTIONS = ("documents", "questions")
 SLACK, SHARE = 12, 2  # k + SLACK + k / SHARE rows are fetched: what follows is seldom as near as rounding to the k-th
@@ -358,7 +358,7 @@ def _standardize(cosine: Array, mean: Array, std: Array) -> Array:
 
 
 def _cdf(z: Array) -> Array:
-    """`estimators.normal_cdf` of few values: after a pass over the vectors torch takes 85 microseconds to wake up."""
+    """`ops.normal_cdf` of few values: after a pass over the vectors torch takes 85 microseconds to wake up."""
     return 0.5 * np.asarray(_erfc(z * -math.sqrt(0.5)), dtype=np.float64)
 
 

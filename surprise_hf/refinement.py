@@ -218,11 +218,6 @@ def _looked_at(ensemble: Tensor | Ensemble, start: Tensor) -> tuple[Tensor, Ense
     return documents, Ensemble.from_embeddings(ensemble if len(order) == len(ensemble) else documents, reservoir=0)
 
 
-def shuffled(rows: Tensor, seed: int = 0) -> Tensor:
-    """(n,) a fixed random order; a regular one could fall in step with the documents' own."""
-    return torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
-
-
 def _inverse_norms(rows: Tensor) -> Tensor:
     """(n,) 1 / |row|, 0 for a zero row; huge and tiny rows neither overflow nor vanish."""
     rows = rows.to(compute_dtype(rows.dtype))

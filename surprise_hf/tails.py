@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from .ensemble import Ensemble
-from .estimators import normal_cdf
 from .kinship import Kinship
+from .ops import normal_cdf
 from .refinement import Judgement
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond

@@ -38,13 +38,18 @@ def _grad_z(z: Tensor, grad: Tensor, output: str) -> Tensor:
     return -grad * math.sqrt(2 / math.pi) / torch.special.erfcx(z * math.sqrt(0.5))
 
 
+def _inverse(std: Tensor) -> Tensor:
+    """1 / sigma, 0 where sigma = 0: such a query has no gradient."""
+    alive = std > 0
+    return torch.where(alive, 1 / torch.where(alive, std, torch.ones_like(std)), torch.zeros_like(std))
+
+
 def _split(
     psi: Tensor, mean: Tensor, std: Tensor, grad: Tensor | None, output: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(g_psi at fixed moments, its column sums = -g_mu, -g_sigma, z, 1/sigma), sigma = 0 columns all zero."""
     dtype = psi.dtype
-    alive = std > 0
-    inv = torch.where(alive, 1 / torch.where(alive, std, torch.ones_like(std)), torch.zeros_like(std))
+    inv = _inverse(std)
     z = ((psi.to(torch.float64) - mean) * inv).to(dtype)
     if grad is None:
         zero = torch.zeros_like(mean)
@@ -167,8 +172,7 @@ def _topk_backward(ctx, grad, _):
     k_hat, q_hat = ref.unit_rows(keys, ctx.normalize), ref.unit_rows(queries, ctx.normalize)
     picked = q_hat[indices]
     psi = torch.einsum("nd,nkd->nk", k_hat, picked)
-    alive = std > 0
-    inv = torch.where(alive, 1 / torch.where(alive, std, torch.ones_like(std)), torch.zeros_like(std))
+    inv = _inverse(std)
     z = ((psi.to(torch.float64) - mean[indices]) * inv[indices]).to(psi.dtype)
     if ctx.output == "cosine":
         g_psi, g_mean, g_std = grad, torch.zeros_like(mean), torch.zeros_like(std)

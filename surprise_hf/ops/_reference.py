@@ -57,6 +57,16 @@ def sigma_floor(mean: Tensor, eps: float) -> Tensor:
     return 8 * eps * mean.abs().clamp(min=1.0)
 
 
+def floored(mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """Standard deviation of a variance, 0 where it is rounding noise."""
+    return torch.where(var <= sigma_floor(mean, eps).square(), 0.0, var.clamp(min=0.0).sqrt())
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on."""
+    return 0.5 * torch.erfc(z * -math.sqrt(0.5))
+
+
 def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
     """Population mean and standard deviation of each column of `psi` (n, m), in float64: two tensors (m,)."""
     n, m = psi.shape
@@ -90,7 +100,7 @@ def from_z(psi: Tensor, z: Tensor, output: str) -> Tensor:
     if output == "z":
         return z
     if output == "score":
-        return 0.5 * torch.erfc(z * -math.sqrt(0.5))  # torch.special.ndtr cancels below z = -8
+        return normal_cdf(z)
     if output == "log_tail":
         # torch.special.log_ndtr has no NaN at -inf but loses digits in float32: compute in float64
         return torch.special.log_ndtr(-z.to(torch.float64)).to(z.dtype)

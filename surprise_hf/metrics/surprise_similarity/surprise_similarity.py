@@ -10,7 +10,6 @@ import torch
 from surprise_hf import ops
 from surprise_hf.encoders import as_model
 from surprise_hf.ensemble import Ensemble
-from surprise_hf.estimators import normal_cdf
 from surprise_hf.inputs import is_blank
 from surprise_hf.metrics import _base as base
 
@@ -111,7 +110,7 @@ class SurpriseSimilarity(base.SurpriseMetric):
         best = torch.stack(
             [psi[end - count : end].max() for count, end in zip(counts, accumulate(counts), strict=True)]
         )
-        scores = normal_cdf(ops.standardize(best.unsqueeze(0), mean, std))[0]
+        scores = ops.normal_cdf(ops.standardize(best.unsqueeze(0), mean, std))[0]
         return {
             "surprise_similarity": float(scores.mean()),
             "surprise_similarity_scores": scores.tolist(),
