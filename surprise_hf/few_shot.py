@@ -43,23 +43,16 @@ def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tens
     return share * weight.unsqueeze(1), weight @ rows / weight.sum().clamp(min=torch.finfo(rows.dtype).tiny)
 
 
-def mix_labels(
-    vectors: Tensor,
-    examples: Tensor,
-    positive: Tensor,
-    centre: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Tensor:
+def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tensor | None = None) -> Tensor:
     """Label vectors between the labels' names and their examples.
 
-    Names and examples differ in more than meaning (length, form), so both are seen from where documents lie:
+    Names and examples differ in more than meaning (length, form), so both are seen from the mean c of the examples:
     with u(x) = x / |x| and a label of n examples with mean M, the direction is (2 u(q^ - c) + n u(M - c)) / (2 + n).
 
     Args:
         vectors: (m, d) floating: the embedded names.
         examples: (n, d) floating: the embedded examples.
         positive: (n, m) bool, which example has which label.
-        centre: (d,) mean of the unit documents; None takes that of the examples.
         weight: (n,) floating, not negative: an example counts as if it were there so many times. None: once.
 
     Returns:
@@ -70,7 +63,6 @@ def mix_labels(
         return names
     share, middle = _shares(rows, positive, weight)
     count = share.sum(dim=0).unsqueeze(1)
-    middle = middle if centre is None else centre.to(rows)
     mean = share.T @ rows / torch.where(count > 0, count, 1.0)
     direction = (NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)) / (NAME_COUNTS + count)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)

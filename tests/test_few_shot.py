@@ -30,43 +30,44 @@ def load(path) -> SurpriseModel:
 
 
 def test_mixing_by_hand():
-    """Seen from c = 0, two examples weigh as much as the name; the length is the name's."""
+    """Two examples weigh as much as the name, whose length it has; as many that have no label put c, the mean, at 0."""
     vectors = torch.tensor([[2.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
-    examples = torch.tensor([[0.0, 3.0], [0.0, 1.0]], dtype=torch.float64)
-    positive = torch.tensor([[True, False], [True, False]])
-    mixed = mix_labels(vectors, examples, positive, torch.zeros(2))
+    examples = torch.tensor([[0.0, 3.0], [0.0, -2.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
+    positive = torch.tensor([[True, False], [False, False]] * 2)
+    mixed = mix_labels(vectors, examples, positive)
     torch.testing.assert_close(mixed[0], torch.tensor([0.5, 0.5], dtype=torch.float64).sqrt())
     torch.testing.assert_close(mixed[1], torch.tensor([0.0, 1.0], dtype=torch.float64))  # without example: its name
-    once = mix_labels(vectors, examples[:1], positive[:1], torch.zeros(2))
+    once = mix_labels(vectors, examples[:2], positive[:2])
     torch.testing.assert_close(once[0], unit_rows(torch.tensor([[2.0, 1.0]], dtype=torch.float64))[0])
 
 
 def test_mixing_around_a_centre():
     """The formula in NumPy; a label turns around the centre and stays as far from it as its name."""
     draw = np.random.default_rng(0)
-    q, k, c = (draw.normal(size=shape) + 1 for shape in ((2, 5), (7, 5), 5))
-    c /= 2 * np.linalg.norm(c)
+    q, k = (draw.normal(size=(n, 5)) + 1 for n in (2, 7))
 
     def u(x):
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
+    c = u(k).mean(axis=0)
     positive = np.arange(7)[:, None] % 2 == np.arange(2)  # four examples and three
     groups = [u(k)[positive[:, label]] for label in range(2)]
     turned = [
         2 * u(name - c) + len(group) * u(group.mean(axis=0) - c) for name, group in zip(u(q), groups, strict=True)
     ]
     expected = c + np.linalg.norm(u(q) - c, axis=1, keepdims=True) * u(np.stack(turned))
-    found = mix_labels(*map(torch.from_numpy, (q, k, positive, c)))
+    found = mix_labels(*map(torch.from_numpy, (q, k, positive)))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_many_examples_outweigh_the_name():
     torch.manual_seed(0)
     centre, group = torch.randn(2, 16, dtype=torch.float64)
-    examples = unit_rows(centre + group + 0.1 * torch.randn(500, 16, dtype=torch.float64))
-    middle = unit_rows(centre[None])[0]
-    mixed = mix_labels(torch.randn(1, 16, dtype=torch.float64), examples, torch.ones(500, 1, dtype=torch.bool), middle)
-    towards = unit_rows(examples.mean(dim=0)[None] - middle)
+    has = torch.arange(1000)[:, None] % 2 == 0  # the others have no label
+    examples = unit_rows(centre + torch.where(has, group, -group) + 0.1 * torch.randn(1000, 16, dtype=torch.float64))
+    middle = examples.mean(dim=0)
+    mixed = mix_labels(torch.randn(1, 16, dtype=torch.float64), examples, has)
+    towards = unit_rows(examples[::2].mean(dim=0)[None] - middle)
     assert float(unit_rows(mixed - middle)[0] @ towards[0]) > 0.999
 
 
