@@ -2,9 +2,9 @@
 
 One process, all sides interleaved round by round, median and the middle half of the rounds (25 % to 75 %). Each side is
 called twice in a row and timed the second time, and the sides change places: after a side with large intermediates, as
-the eager formula, the keys have left the cache, and whoever came next would pay for that. A row of the CSV is one
-shape: times in milliseconds, then the ratios of the issue's targets. Look at the load printed first: another busy
-process on the same cores ruins every number.
+the eager formula, the keys have left the cache, and whoever came next would pay for that. A row of the CSV is one side
+on one shape, in milliseconds, with the machine it ran on; the ratios between sides are printed only. Look at the load
+printed first: another busy process on the same cores ruins every number.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ def main() -> None:
     parser.add_argument("--heavy", action="store_true", help="also eager, torch.compile, cos_sim and the numpy formula")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own)")
-    parser.add_argument("--out", type=Path, default=Path("out/bench_op.csv"), help="CSV, one row a shape, appended")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/bench_op.csv"), help="CSV, one row a side of each shape, appended"
+    )
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -1,4 +1,7 @@
-"""Every kernel and every tile width once, on small ragged inputs: what gpu_check.sh runs under compute-sanitizer."""
+"""Every op that has a CUDA kernel and every tile width once, on small ragged inputs.
+
+gpu_check.sh runs it under compute-sanitizer.
+"""
 
 import argparse
 

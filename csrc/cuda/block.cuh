@@ -9,8 +9,6 @@
 namespace surprise_hf {
 
 struct DeviceBlock {
-  static constexpr int kWarp = 32;
-
   __device__ __forceinline__ int thread() const { return threadIdx.x; }
   __device__ __forceinline__ int threads() const { return blockDim.x; }
   __device__ __forceinline__ int64_t index() const { return blockIdx.x; }
