@@ -26,7 +26,7 @@ from .ensemble import Ensemble, reservoir_order
 from .estimators import row_slices
 from .ops import compute_dtype, unit_rows
 
-PULL, SHARPNESS = 0.4, 3.0  # a and t
+PULL, SHARPNESS = 0.4, 3.0  # a and t: 0.2 to 0.5 and 2 to 5 make no difference worth having
 RIDGE, FEW = 4.0, 3.0  # r and f
 ROUNDS, GENTLE = 10, 5
 STABLE, UNRELATED = 0.8, 3.0  # limits of `judge`
@@ -58,8 +58,6 @@ def refine_labels(
     ensemble: Tensor | Ensemble,
     rounds: int | str = ROUNDS,
     *,
-    pull: float = PULL,
-    sharpness: float = SHARPNESS,
     impl: str = "auto",
 ) -> Tensor:
     """Labels after some rounds of refinement, for the cosine. The same input gives the same labels.
@@ -71,8 +69,6 @@ def refine_labels(
             so many are drawn, those that an Ensemble with such a reservoir would keep. So the same documents give the
             same labels either way, to rounding, where the Ensemble keeps all of them (4,096, unless told otherwise).
         rounds: 0 returns the unit queries; "auto" lets `judge` decide.
-        pull: a, the weight of the original label; 0.2 to 0.5 make no difference worth having.
-        sharpness: t, of the softmax; 2 to 5 likewise.
         impl: as for the ops.
 
     Returns:
@@ -81,11 +77,11 @@ def refine_labels(
     References: design fact 5; docs/accuracy.md.
     """
     if rounds == "auto":
-        return judge(queries, ensemble, pull=pull, sharpness=sharpness, impl=impl).queries
+        return judge(queries, ensemble, impl=impl).queries
     start = unit_rows(queries)
     if not rounds:
         return start
-    return _Rounds(start, *_looked_at(ensemble, start), pull, sharpness, impl).run(start, int(rounds))
+    return _Rounds(start, *_looked_at(ensemble, start), impl).run(start, int(rounds))
 
 
 def judge(
@@ -93,8 +89,6 @@ def judge(
     ensemble: Tensor | Ensemble,
     rounds: int | str = "auto",
     *,
-    pull: float = PULL,
-    sharpness: float = SHARPNESS,
     impl: str = "auto",
 ) -> Judgement:
     """How far to refine, from the ensemble alone.
@@ -109,13 +103,13 @@ def judge(
     """
     start = unit_rows(queries)
     asked, context = _looked_at(ensemble, start)
-    whole = _Rounds(start, asked, context, pull, sharpness, impl)
+    whole = _Rounds(start, asked, context, impl)
     chosen = None if rounds == "auto" else int(rounds)
     if len(start) < 2 or len(asked) < 2:
         return Judgement(chosen or 0, whole.run(start, chosen) if chosen else start, 1.0, 1.0)
     halves = asked.chunk(2)  # their order is random
     contexts = [Ensemble.from_embeddings(half, reservoir=0) for half in halves]
-    runs = [whole, *(_Rounds(start, *pair, pull, sharpness, impl) for pair in zip(halves, contexts, strict=True))]
+    runs = [whole, *(_Rounds(start, *pair, impl) for pair in zip(halves, contexts, strict=True))]
     at = {0: [start] * 3}
     for stop, more in ((GENTLE, GENTLE), (ROUNDS, ROUNDS - GENTLE)):
         at[stop] = [run.run(labels, more) for run, labels in zip(runs, at[stop - more], strict=True)]
@@ -135,11 +129,8 @@ def judge(
 class _Rounds:
     """What stays the same from round to round."""
 
-    def __init__(
-        self, start: Tensor, documents: Tensor, context: Ensemble, pull: float, sharpness: float, impl: str
-    ) -> None:
-        self.documents, self.context = documents, context
-        self.start, self.pull, self.sharpness, self.impl = start, pull, sharpness, impl
+    def __init__(self, start: Tensor, documents: Tensor, context: Ensemble, impl: str) -> None:
+        self.start, self.documents, self.context, self.impl = start, documents, context, impl
         width = len(start) if len(start) <= MANY else NEAREST
         if self.documents.dtype != start.dtype:
             width = max(width, start.shape[1])  # a block of documents is copied
@@ -157,7 +148,7 @@ class _Rounds:
             weight, sure, total = self._attracted(moved)
             mean = total / torch.where(weight > 0, weight, 1.0).unsqueeze(1)
             towards = unit_rows(unit_rows(mean - self.centre) @ self.damping)
-            far = ((1 - self.pull) * sure / (sure + FEW)).unsqueeze(1)
+            far = ((1 - PULL) * sure / (sure + FEW)).unsqueeze(1)
             target = unit_rows((1 - far) * self.anchor + far * towards).to(moved.dtype)
             lost = (weight == 0) | (target == 0).all(dim=1)
             moved = torch.where(lost.unsqueeze(1), self.start, target)
@@ -200,7 +191,7 @@ class _Rounds:
 
     def _shares(self, z: Tensor) -> Tensor:
         """softmax over labels (rows) of t z; sigma = 0 gives infinite z."""
-        return z.clamp(-1e6, 1e6).mul_(self.sharpness).softmax(dim=0)
+        return z.clamp(-1e6, 1e6).mul_(SHARPNESS).softmax(dim=0)
 
 
 _Sums = tuple[Tensor, Tensor, Tensor]

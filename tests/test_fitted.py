@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surprise_hf import ops
 from surprise_hf.ensemble import Ensemble
-from surprise_hf.scoring import FittedLabels, crossover_weight, decide, surprise
+from surprise_hf.scoring import FittedLabels, crossover_weight, surprise
 
 from .scoring_data import ESTIMATORS, WEIGHTS, estimators, options, rows, similarities, vectors, weights
 
@@ -44,7 +44,7 @@ def test_weight_zero_decides_exactly_as_the_cosine(pair: tuple[Tensor, Tensor], 
     keys, queries = (x.float() for x in pair)
     zeros = torch.zeros(len(queries), dtype=torch.float64)
     cosine = ops.surprise_from_moments(keys, queries, zeros, zeros + 1, output="cosine")
-    chosen = decide(keys, queries, weight=0, estimator=estimator, anchor=anchor)
+    chosen = FittedLabels.fit(queries, keys, weight=0, estimator=estimator, anchor=anchor).decide(keys)
     assert torch.equal(chosen, cosine.argmax(dim=1))
     if anchor == -1:  # the scores can tie by rounding, but never disagree
         score = surprise(keys, queries, weight=0, estimator=estimator)

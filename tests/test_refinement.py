@@ -13,7 +13,7 @@ from surprise_hf import estimators as est
 from surprise_hf import refinement
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.refinement import judge, refine_labels
-from surprise_hf.scoring import FittedLabels, decide, surprise
+from surprise_hf.scoring import FittedLabels, surprise
 
 
 def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -57,7 +57,8 @@ def groups(
 
 
 def accuracy(documents: Tensor, queries: Tensor, truth: Tensor, refine: int | str) -> float:
-    return float((decide(documents, queries, weight=1, refine=refine) == truth).double().mean())
+    found = FittedLabels.fit(queries, documents, weight=1, refine=refine).decide(documents)
+    return float((found == truth).double().mean())
 
 
 # --- the formula -------------------------------------------------------------------------------------------------
@@ -75,12 +76,10 @@ def test_rounds_are_the_transcription(block: int, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(
         half.numpy(), transcribed(documents.bfloat16(), queries.bfloat16(), 10), rtol=0, atol=1e-5
     )
-    np.testing.assert_allclose(
-        refine_labels(queries, documents, 3, pull=0.3, sharpness=10).numpy(),
-        transcribed(documents, queries, 3, 0.3, 10),
-        rtol=0,
-        atol=1e-6,
-    )
+    monkeypatch.setattr(refinement, "PULL", 0.3)
+    monkeypatch.setattr(refinement, "SHARPNESS", 10.0)
+    other = transcribed(documents, queries, 3, 0.3, 10)
+    np.testing.assert_allclose(refine_labels(queries, documents, 3).numpy(), other, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("block", [est.BLOCK, 50])
@@ -92,7 +91,8 @@ def test_sparse_shares_are_the_dense_ones_where_the_rest_weighs_nothing(
     monkeypatch.setattr(est, "BLOCK", block)
     monkeypatch.setattr(refinement, "MANY", 8)
     monkeypatch.setattr(refinement, "NEAREST", 6)
-    np.testing.assert_allclose(refine_labels(queries, documents, 4, sharpness=30).numpy(), want, rtol=0, atol=1e-5)
+    monkeypatch.setattr(refinement, "SHARPNESS", 30.0)
+    np.testing.assert_allclose(refine_labels(queries, documents, 4).numpy(), want, rtol=0, atol=1e-5)
 
 
 def test_sparse_shares_with_all_labels_are_the_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,11 +180,12 @@ def test_a_direction_that_all_documents_vary_in_does_not_pull_the_labels(monkeyp
     assert accuracy(documents, hints, truth, 10) < 0.6
 
 
-def test_a_label_that_attracts_nothing_keeps_its_place() -> None:
+def test_a_label_that_attracts_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = torch.cat((rows(20, 4) * 0.01 + torch.eye(4)[0], rows(20, 4, 1) * 0.01 + torch.eye(4)[1])).double()
     documents[:, 3] = 0
     queries = torch.eye(4, dtype=torch.float64)[[0, 1, 3]]  # the last is equally far from all: z = 0, never the best
-    moved = refine_labels(queries, documents, 5, sharpness=1e5)
+    monkeypatch.setattr(refinement, "SHARPNESS", 1e5)
+    moved = refine_labels(queries, documents, 5)
     assert torch.equal(moved[2], queries[2])
     assert (moved[:2] - queries[:2]).abs().max() > 0.1
 

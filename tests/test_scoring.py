@@ -14,7 +14,7 @@ from torch import Tensor
 from surprise_hf import estimators as est
 from surprise_hf import fitted, ops, scoring
 from surprise_hf.ensemble import Ensemble
-from surprise_hf.scoring import decide, surprise
+from surprise_hf.scoring import FittedLabels, surprise
 
 from .scoring_data import (
     SIMILARITIES,
@@ -133,7 +133,7 @@ def test_no_documents_and_no_labels_give_empty_results(estimator: str, similarit
     assert surprise(rows(4), rows(0), **opts).shape == (4, 0)
     assert surprise(rows(0), rows(3), **opts).shape == (0, 3)
     assert surprise(rows(0), rows(3), rows(5), **opts).shape == (0, 3)
-    assert decide(rows(0), rows(3), rows(5), **opts).shape == (0,)
+    assert FittedLabels.fit(rows(3), rows(5), **opts).decide(rows(0)).shape == (0,)
 
 
 @estimators
@@ -200,11 +200,8 @@ NAN[3, 1] = math.nan
     ],
 )
 def test_errors_name_the_argument(args: tuple, opts: dict, error: type[Exception], message: str) -> None:
-    for function in (surprise, decide):
-        if function is decide and message.startswith("keys have"):
-            message = "dimensions|shape"
-        with pytest.raises(error, match=message):
-            function(*args, **opts)
+    with pytest.raises(error, match=message):
+        surprise(*args, **opts)
 
 
 @pytest.mark.parametrize("integer", [np.int64, np.uint8])
@@ -216,4 +213,4 @@ def test_rounds_are_integers_of_any_library(integer: type) -> None:
 
 def test_public_names() -> None:
     assert scoring.FittedLabels is fitted.FittedLabels
-    assert set(scoring.__all__) == {"FittedLabels", "crossover_weight", "decide", "refine_labels", "surprise"}
+    assert set(scoring.__all__) == {"FittedLabels", "crossover_weight", "refine_labels", "surprise"}
