@@ -87,6 +87,25 @@ def moments(rows: Tensor, queries: Tensor, kind: str, impl: str = "auto") -> tup
     return mean, floored(mean, square / max(count, 1), eps)
 
 
+# --- the order of labels -----------------------------------------------------------------------------------------
+
+
+def best(values: Tensor, k: int, ties: Tensor | None = None) -> Tensor:
+    """Places (n, k) int64 of the k largest of each row (n, m), k <= m, largest first.
+
+    Of equal values the one with the larger of `ties` (n, m) comes first, then the one that stands first.
+    """
+    place = torch.arange(values.shape[1], device=values.device).expand_as(values)
+    if k < values.shape[1] and len(values):
+        # nothing but the k largest and what equals the last of them needs sorting
+        largest = values.topk(k, dim=1)
+        most = max(k, int((values >= largest.values[:, -1:]).sum(dim=1).max()))
+        place = (largest if most == k else values.topk(most, dim=1)).indices.sort(dim=1).values
+    if ties is not None:
+        place = place.gather(1, ties.gather(1, place).argsort(dim=1, descending=True, stable=True))
+    return place.gather(1, values.gather(1, place).argsort(dim=1, descending=True, stable=True))[:, :k]
+
+
 # --- order statistics of each query's column ---------------------------------------------------------------------
 
 

@@ -225,7 +225,7 @@ class FittedLabels:
             # the blend has a dozen temporaries in float64 beside psi, whose product wants many rows at once
             for piece in est.row_slices(len(psi), len(self), PIECE):
                 blend, complement = self._blend(psi[piece])
-                order = self._order(psi[piece], complement)[:, :k]
+                order = self._order(psi[piece], complement, k)
                 place = slice(part.start + piece.start, part.start + piece.stop)
                 scores[place], indices[place] = blend.gather(1, order).to(scores.dtype), order
         return scores, indices
@@ -245,13 +245,12 @@ class FittedLabels:
         """The label of each document, (n,) int64, by the rule of `rank`."""
         return self.rank(keys, 1, impl)[1][:, 0]
 
-    def _order(self, psi: Tensor, complement: Tensor) -> Tensor:
+    def _order(self, psi: Tensor, complement: Tensor, k: int) -> Tensor:
+        """The best k labels (n, k): by psi, by z, or by the complement and then z; of equal ones the first."""
         if self.weight == 0:
-            return psi.argsort(dim=1, descending=True, stable=True)
-        by_z = standardize(psi, self.mean, self.std).argsort(dim=1, descending=True, stable=True)
-        if self.weight == 1 and self.estimator != "empirical":
-            return by_z
-        return by_z.gather(1, complement.gather(1, by_z).argsort(dim=1, stable=True))
+            return est.best(psi, k)
+        z = standardize(psi, self.mean, self.std)
+        return est.best(z, k) if self.weight == 1 and self.estimator != "empirical" else est.best(-complement, k, z)
 
     def _blend(self, psi: Tensor) -> tuple[Tensor, Tensor]:
         """S_w and 1 - S_w, both accurate where they are small: (n, m) float64."""

@@ -24,6 +24,22 @@ def test_quantile_is_that_of_numpy_and_torch(values: list[float], p: float) -> N
     assert ours.item() == pytest.approx(torch.quantile(x, p).item(), abs=1e-15)
 
 
+FEW = st.sampled_from([-torch.inf, -1.0, -0.0, 0.0, 0.25, 1.0, torch.inf])  # so that most values have equals
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(0, 4), st.integers(1, 25), st.booleans())
+def test_the_best_are_the_first_of_a_stable_sort(data: st.DataObject, n: int, m: int, with_ties: bool) -> None:
+    draw = lambda: [data.draw(st.lists(FEW, min_size=m, max_size=m)) for _ in range(n)]  # noqa: E731
+    values, ties = draw(), draw()
+    x, y = (torch.tensor(rows, dtype=torch.float64).reshape(n, m) for rows in (values, ties))
+    for k in {1, min(10, m), m}:
+        found = est.best(x, k, y if with_ties else None)
+        second = ties if with_ties else [[0.0] * m] * n
+        for row, one, other in zip(found.tolist(), values, second, strict=True):
+            assert row == sorted(range(m), key=lambda i: (-one[i], -other[i], i))[:k]
+
+
 def test_empirical_counts_ties_as_not_below_and_saturates_beyond_the_extremes() -> None:
     documents = torch.tensor([[1.0], [2.0], [2.0], [4.0]])
     keys = torch.tensor([[0.0], [1.0], [1.5], [2.0], [3.0], [4.0], [9.0], [99.0]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -64,6 +65,27 @@ def test_rank_orders_by_the_score_where_the_score_can_tell(pair: tuple[Tensor, T
     assert torch.equal(chosen[:, 0], indices[:, 0])
     assert torch.equal(labels.decide(keys), indices[:, 0])
     assert top.shape == (len(keys), 1)
+
+
+@weights
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, "tail"])
+@pytest.mark.parametrize("k", [1, 10, 30])
+def test_some_of_the_labels_come_in_the_order_of_all(k: int, estimator: str, weight: float) -> None:
+    """Of whole numbers, so that labels tie: by psi, by z, or by the complement and then z, and then by their place."""
+    generator = torch.Generator().manual_seed(0)
+    documents, queries, keys = (
+        torch.randint(0, 2, (n, 4), generator=generator).double() + torch.eye(4)[0].double() for n in (40, 30, 20)
+    )
+    labels = FittedLabels.fit(queries, documents, weight=weight, estimator=estimator)
+    if labels._is_one_op:
+        labels = dataclasses.replace(labels, similarity="euclidean")  # ranked here, as a distance
+    psi = labels.psi(keys)
+    z = ops.standardize(psi, labels.mean, labels.std)
+    last = labels._blend(psi)[1] if weight < 1 or estimator == "empirical" else -z
+    by = torch.stack((-psi if weight == 0 else last, -z if weight > 0 else 0 * z)).permute(1, 2, 0).tolist()
+    want = [sorted(range(30), key=lambda i, row=row: (*row[i], i))[:k] for row in by]
+    assert labels.rank(keys, k)[1].tolist() == want
+    assert any(row[i] == row[j] for row in by for i, j in itertools.combinations(range(30), 2))
 
 
 def test_empirical_ties_are_broken_by_z_beyond_the_extremes_too() -> None:
