@@ -54,11 +54,7 @@ class Judgement(NamedTuple):
 
 
 def refine_labels(
-    queries: Tensor,
-    ensemble: Tensor | Ensemble,
-    rounds: int | str = ROUNDS,
-    *,
-    impl: str = "auto",
+    queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = ROUNDS, *, impl: str = "auto"
 ) -> Tensor:
     """Labels after some rounds of refinement, for the cosine. The same input gives the same labels.
 
@@ -84,13 +80,7 @@ def refine_labels(
     return _Rounds(start, *_looked_at(ensemble, start), impl).run(start, int(rounds))
 
 
-def judge(
-    queries: Tensor,
-    ensemble: Tensor | Ensemble,
-    rounds: int | str = "auto",
-    *,
-    impl: str = "auto",
-) -> Judgement:
+def judge(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = "auto", *, impl: str = "auto") -> Judgement:
     """How far to refine, from the ensemble alone.
 
     10 rounds; 5 where labels refined on one half of the documents and on the other agree on fewer than 80 % of them
