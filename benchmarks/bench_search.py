@@ -39,7 +39,7 @@ def filled(documents: int, dim: int, engine: str) -> tuple[SurpriseIndex, Tensor
 
 def plain(index: SurpriseIndex) -> Callable[[Tensor], Any]:
     """The cosine search over the same vectors in float32."""
-    ranker = index._ranker  # noqa: SLF001 (the same vectors)
+    ranker = index._corpus.ranker  # noqa: SLF001 (the same vectors)
     assert ranker is not None
     vectors = ranker.rows.whole()
     if index.engine == "faiss-flat":

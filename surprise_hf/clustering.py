@@ -115,7 +115,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         self._check_options()
         self.__dict__.pop("silhouettes_", None)  # of an earlier fit
         X = validate_data(self, _as_array(X), dtype=[np.float64, np.float32], order="C")
-        unit = unit_rows(_tensor(X))
+        unit = unit_rows(inputs.as_tensor(X))
         if self.n_clusters != "auto" and len(unit) < int(self.n_clusters):
             raise ValueError(f"n_samples={len(unit)} should be >= n_clusters={self.n_clusters}")
         random = check_random_state(self.random_state)
@@ -173,7 +173,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
             encoder, texts = as_model(model), inputs.hypotheses(names, inputs.SLOT)
             embeddings, cut = encoder.embed(texts)
             inputs.warn_cut(cut, len(texts), "names", encoder.max_seq_length)
-        vectors = torch.as_tensor(_as_array(embeddings))
+        vectors = inputs.as_tensor(_as_array(embeddings))
         if len(vectors) != len(names):
             raise ValueError(f"{len(names)} names but {len(vectors)} embeddings")
         centres = torch.from_numpy(self.cluster_centers_)
@@ -199,7 +199,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self)
         X = validate_data(self, _as_array(X), dtype=[np.float64, np.float32], order="C", reset=False)
-        return _tensor(X)
+        return inputs.as_tensor(X)
 
     def _check_options(self) -> None:
         for name, allowed in (("assign", ASSIGN), ("iterate", ("cosine", "surprise"))):
@@ -303,7 +303,3 @@ def _as_array(X: Any) -> Any:
     if not isinstance(X, Tensor):
         return X
     return X.detach().to("cpu", compute_dtype(X.dtype) if X.is_floating_point() else X.dtype).numpy()
-
-
-def _tensor(X: np.ndarray) -> Tensor:
-    return torch.from_numpy(X if X.flags.writeable else X.copy())  # torch warns of memory that must not change

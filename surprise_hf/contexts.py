@@ -50,7 +50,7 @@ def as_context(
     if isinstance(given, (str, os.PathLike)):
         whose, given = f"the ensemble of {os.fspath(given)}", Ensemble.load(given, dim=dim, encoder=encoder)
     elif inputs.is_array(given):
-        given = torch.as_tensor(given)
+        given = inputs.as_tensor(given)
     elif not isinstance(given, Ensemble):
         given = _embedded(given, model, batch_size)
     check_context(given, dim, encoder, dim_of)

@@ -19,11 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import inputs
+from .ensemble import check_rows
 from .ops import join_halves, split_halves, unit_rows
 
 OPS = torch.ops.surprise_hf
 
 ENGINES = ("exact", "faiss-flat", "faiss-hnsw", "faiss-ivf")
+
+OPTIONS = {  # and the least that each may be: FAISS is told at the first search, and dies of some
+    "faiss-hnsw": {"links": 2, "ef_construction": 1, "ef_search": 1},
+    "faiss-ivf": {"lists": 1, "probes": 1},
+}
 
 BLOCK_BYTES = 64 << 20  # of the row store: what growing and shrinking cost on top of the rows themselves
 LISTED = 1 << 21  # rows listed at once for some queries, by each thread
@@ -34,7 +41,7 @@ ADDITION = 2.0**-24  # the same for one number after another: what each addition
 
 
 class Rows:
-    """(n, d) float32 vectors in blocks, all full but the last: growing copies nothing, removing one block at a time.
+    """(n, d) float32 vectors in blocks, all full but the last: growing copies nothing.
 
     Each number is kept in two halves of 16 bits: the bfloat16 that is nearest, and what its bits lack. A search reads
     the former alone, which is half of the memory, and the latter of the few rows that it finds.
@@ -105,21 +112,23 @@ class Rows:
             self._count += stop - done
             done = stop
 
-    def keep(self, mask: Tensor) -> None:
-        """Drop the rows whose `mask` (n,) is False; the others keep their order and move up where they stand."""
-        count, self._count = self._count, 0
-        for start in range(0, count, self.step):
-            for first in range(start, min(start + self.step, count), SLICE):
-                stop = min(first + SLICE, start + self.step, count)
-                some = mask[first:stop]
-                if self._count == first and bool(some.all()):  # nothing is missing yet
-                    self._count = stop
-                    continue
-                chosen = first - start + some.nonzero().flatten()
+    def kept(self, mask: Tensor) -> Rows:
+        """The rows whose `mask` (n,) is True, in their order, as another store; this one stays as it is.
+
+        Blocks ahead of the first row that goes are full, so nothing is written to them again: both have them.
+        """
+        left = Rows(self.dim, self.device)
+        left.step, left.longest, left.lost = self.step, self.longest, self.lost
+        shared = int(mask.long().cumprod(dim=0).sum()) // self.step
+        left._blocks, left._lengths, left._count = self._blocks[:shared], self._lengths[:shared], shared * self.step
+        for start in range(left._count, self._count, self.step):
+            number = start // self.step
+            for first in range(start, min(start + self.step, self._count), SLICE):
+                chosen = first - start + mask[first : min(first + SLICE, start + self.step)].nonzero().flatten()
                 there = chosen.to(self.device)
-                near, rest = self._blocks[start // self.step]
-                self._append(near[there], rest[there], self._lengths[start // self.step][chosen.numpy()])
-        self.cut(self._count)
+                near, rest = (half[there] for half in self._blocks[number])
+                left._append(near, rest, self._lengths[number][chosen.numpy()])
+        return left
 
     def cut(self, count: int) -> None:
         """Drop all rows but the first `count`."""
@@ -200,10 +209,20 @@ class ExportedVectors(NamedTuple):
     ids: list[Any]
     version: int
 
-    def queries(self, embeddings: Tensor) -> Tensor:
-        """(b, d) embeddings as the vectors to search with, (b, d) float32."""
-        centred = (unit_rows(embeddings.to(torch.float64)) - self.centre.to(embeddings.device)).to(torch.float32)
-        return centred if self.matrix is None else centred @ self.matrix.to(embeddings.device)
+    def queries(self, embeddings: Any) -> Tensor:
+        """Embeddings (b, d), or one (d,), as the vectors to search with, float32 of the same shape.
+
+        Args:
+            embeddings: floating, a tensor or an array.
+
+        Raises:
+            TypeError, ValueError: they are not floating, not finite, or of another dimension.
+        """
+        emb = inputs.as_tensor(embeddings)
+        rows = emb.unsqueeze(0) if emb.dim() == 1 else emb
+        check_rows("embeddings", rows, len(self.centre))
+        centred = (unit_rows(rows.to(torch.float64)) - self.centre.to(emb.device)).to(torch.float32)
+        return (centred if self.matrix is None else centred @ self.matrix.to(emb.device)).view(emb.shape)
 
 
 class Engine(Protocol):
@@ -245,9 +264,12 @@ def make_engine(name: str, options: dict[str, Any]) -> Engine:
     """
     if name not in ENGINES:
         raise ValueError(f"engine must be one of {ENGINES}, got {name!r}")
-    known = {"faiss-hnsw": {"links", "ef_construction", "ef_search"}, "faiss-ivf": {"lists", "probes"}}.get(name, set())
-    if unknown := sorted(set(options) - known):
+    known = OPTIONS.get(name, {})
+    if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"engine={name!r} knows the options {sorted(known)}, not {unknown}")
+    for option, value in options.items():
+        if not known[option] <= inputs.positive_int(f"engine_options: {option}", value) < 1 << 31:
+            raise ValueError(f"engine_options: {option} must be from {known[option]} to 2^31 - 1, got {value!r}")
     return ExactEngine() if name == "exact" else FaissEngine(name, options)
 
 
@@ -387,28 +409,22 @@ class FaissEngine:
     def search(
         self, queries: Tensor, k: int, allowed: Tensor | None = None, upper: float = math.inf, fine: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """As `Engine.search`; HNSW and IVF may miss some. A large k or a narrow filter gets one exact pass instead."""
+        """As `Engine.search`; HNSW and IVF may miss some.
+
+        A large k, a narrow filter or an upper limit gets one exact pass instead: FAISS knows no such limit, and what
+        is near the query is what the limit leaves out.
+        """
         total = self._index.ntotal
         few = allowed is not None and 10 * int(allowed.sum()) <= total
-        if fine or (self.name != "faiss-flat" and (few or 10 * k > total)):
+        if fine or upper < math.inf or (self.name != "faiss-flat" and (few or 10 * k > total)):
             return self._exact.search(queries, k, allowed, upper, fine)
-        formed, fetch = self._form.queries(queries).cpu(), k
+        formed = self._form.queries(queries).cpu()
         rounded = formed.to(torch.bfloat16).to(torch.float32) if self.name == "faiss-flat" else formed
         searched = rounded.numpy()
         error = _margin(formed, rounded, self._longest, self._lost)[:, None].astype(np.float32)
-        while True:  # FAISS knows no upper limit: what is above it is fetched and dropped
-            bounds, where = self._index.search(searched, fetch, params=self._options(fetch, allowed))
-            bounds += error
-            bounds[where < 0] = -math.inf
-            if upper == math.inf:
-                break
-            bounds[bounds > upper + 2 * error] = -math.inf
-            if fetch == total or (bounds > -math.inf).sum(axis=1).min() >= k:
-                break
-            fetch = min(4 * fetch, total)
-        if upper < math.inf:  # what is dropped stood before the others
-            order = np.argsort(-bounds, axis=1, kind="stable")[:, :k]
-            bounds, where = np.take_along_axis(bounds, order, axis=1), np.take_along_axis(where, order, axis=1)
+        bounds, where = self._index.search(searched, k, params=self._options(k, allowed))
+        bounds += error
+        bounds[where < 0] = -math.inf
         best, rows = torch.from_numpy(bounds), torch.from_numpy(np.maximum(where, 0))
         return best.to(queries.device), rows.to(queries.device)
 
@@ -420,7 +436,8 @@ class FaissEngine:
         if allowed is not None:
             selector = faiss.IDSelectorBatch(allowed.nonzero().flatten().cpu().numpy())
         if self.name == "faiss-hnsw":
-            return faiss.SearchParametersHNSW(efSearch=max(k, self.options.get("ef_search", 64)), sel=selector)
+            width = min(self.options.get("ef_search", 64), self._index.ntotal)  # it has so much memory, used or not
+            return faiss.SearchParametersHNSW(efSearch=max(k, width), sel=selector)
         if self.name == "faiss-ivf":
             probes = self.options.get("probes", max(8, self._index.nlist // 5))
             return faiss.SearchParametersIVF(nprobe=min(probes, self._index.nlist), sel=selector)

@@ -24,9 +24,9 @@ class SharedLock:
         if me in self._inside:
             yield
             return
-        with self._door:
-            self._inside.add(me)
-        try:
+        try:  # around the entry, too: an interrupt right after it would leave this thread inside for ever
+            with self._door:
+                self._inside.add(me)
             yield
         finally:
             self._inside.discard(me)

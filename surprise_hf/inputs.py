@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -58,6 +59,11 @@ def is_array(x: Any) -> bool:
     """Embeddings rather than texts: a tensor, or an array of numbers."""
     kind = getattr(getattr(x, "dtype", None), "kind", None)  # a DataFrame has none
     return isinstance(x, Tensor) or (hasattr(x, "ndim") and kind in {"f", "i", "u", "b"})
+
+
+def as_tensor(x: Any) -> Tensor:
+    """What `is_array` as a tensor of the same memory; a copy of an array that is read-only, of which torch warns."""
+    return torch.as_tensor(x if getattr(getattr(x, "flags", None), "writeable", True) else x.copy())
 
 
 def iterate(documents: Any) -> Iterator[Any]:

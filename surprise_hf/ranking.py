@@ -90,21 +90,19 @@ class Ranker:
     # --- changes -------------------------------------------------------------------------------------------------
 
     def add(self, parts: list[Tensor]) -> None:
-        """Add embeddings, each part (b, d), which is let go once it is in: all of them or, after an error, none."""
-        count, before = len(self.rows), self.ensemble
-        if before is not None and self.own:
-            before = before.without_reservoir()  # a copy: its own rows are the sample
+        """Add embeddings, each part (b, d), which is let go once it is in. After an error `reset` is to follow."""
         self._fitted = None
-        if self.own:  # every sigma moves
-            self._moments = self._built = None
-        try:
-            while parts:
-                for part in parts.pop(0).detach().split(SLICE):
-                    self._add(part)
-        except BaseException:
-            self.rows.cut(count)
-            self.ensemble = before
-            raise
+        if self.own and self.ensemble is not None:  # every sigma moves
+            self._built = self._moments = None
+            self.ensemble = self.ensemble.without_reservoir()  # a copy: `reset` may take the other back
+        while parts:
+            for part in parts.pop(0).detach().split(SLICE):
+                self._add(part)
+
+    def reset(self, count: int, ensemble: Ensemble | None) -> None:
+        """Back to the first `count` rows and the ensemble of then, whatever an addition has come to."""
+        self.rows.cut(count)
+        self.ensemble = ensemble
 
     def _add(self, emb: Tensor) -> None:
         wide = emb.to(self.rows.device, torch.float64)
@@ -116,19 +114,19 @@ class Ranker:
         if self.own and self.ensemble is not None:
             self.ensemble.update(unit, precision="exact")
 
-    def keep(self, mask: Tensor) -> None:
-        """Drop the rows whose `mask` (n,) is False, from their own ensemble too."""
-        if self.own and self.ensemble is not None:
+    def kept(self, mask: Tensor, engine: Engine) -> Ranker:
+        """Another ranker, of the rows whose `mask` (n,) is True, their own ensemble being left with them too."""
+        ensemble = self.ensemble
+        if self.own and ensemble is not None:
             # whichever part is smaller is passed over, so rounding grows by no more than a factor of two
             few = mask if 2 * mask.sum() < len(mask) else ~mask
-            part = Ensemble(self.rows.dim, reservoir=0, encoder=self.ensemble.encoder, device=self.rows.device)
+            part = Ensemble(self.rows.dim, reservoir=0, encoder=ensemble.encoder, device=self.rows.device)
             for start, rows in self.rows.parts():
                 chosen = few[start : start + len(rows)]
                 if chosen.any():
                     part.update(rows[chosen.to(rows.device)], precision="exact")
-            self.ensemble = part if few is mask else _without(self.ensemble, part)
-        self.rows.keep(mask)
-        self._moments = self._built = self._fitted = None
+            ensemble = part if few is mask else _without(ensemble, part)
+        return replace(self, rows=self.rows.kept(mask), engine=engine, ensemble=ensemble)
 
     def _refresh(self) -> None:
         """Bring scales and engine up to date."""

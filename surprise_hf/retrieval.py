@@ -21,8 +21,9 @@ from torch import Tensor
 from . import hub, index_files, index_values, inputs
 from .columns import Id, column, id_after, new_ids
 from .contexts import as_context
+from .corpus import Corpus
 from .encoders import as_model
-from .engines import ExportedVectors, Rows, make_engine
+from .engines import Engine, ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
 from .index_lock import SharedLock
@@ -48,7 +49,7 @@ class Hit(NamedTuple):
         score: its surprise, 0 to 1 (blended with the rescaled cosine where the ensemble is small).
         z: (cosine - mean) / std; orders documents whose scores have both rounded to 1.
         cosine: the plain similarity.
-        text, metadata: as given to `add`, or None.
+        text, metadata: as given to `add`, or None. The metadata is the index's own: what is changed in it, filters see.
     """
 
     id: Id
@@ -117,39 +118,63 @@ class SurpriseIndex:
         self.direction, self.engine, self.device = direction, engine, torch.device(device)
         self.weight, self.n_cross = None if weight is None else float(weight), inputs.plain(n_cross)
         self.engine_options = {name: inputs.plain(value) for name, value in (engine_options or {}).items()}
-        self._engine = make_engine(engine, self.engine_options)
         self.model = None if model is None else as_model(model)
-        self.version = 0
-        self.ids: list[Id] = []
-        self.texts: list[str | None] = []
-        self.metadata: list[Any] = []
-        self._positions: dict[Id, int] = {}
-        self._next_id = 0
+        self._new_engine()  # refuses one that there is not
         self._warned: set[str] = set()  # of which limits
         self._lock = SharedLock()  # a row number means nothing beside ids of another version
         self._given = self._as_ensemble(ensemble)
-        self._ranker: Ranker | None = None  # until the dimension is known
+        self._corpus = Corpus()
         if self._given is not None:
-            self._start(self._given.dim)
+            self._corpus.ranker = self._new_ranker(self._given.dim)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._corpus)
 
     def __contains__(self, document_id: object) -> bool:
-        return document_id in self._positions
+        return document_id in self._corpus.positions
 
     def __repr__(self) -> str:
         return f"SurpriseIndex({len(self):,} documents, engine={self.engine!r}, direction={self.direction!r})"
 
+    def __copy__(self) -> SurpriseIndex:
+        """Documents of its own, and the same model, which `copy.deepcopy` copies too."""
+        again = object.__new__(type(self))
+        with self._lock.shared():
+            again.__dict__.update(self.__dict__, _corpus=copy.deepcopy(self._corpus), _lock=SharedLock())
+        again._warned = set(self._warned)
+        return again
+
+    @property
+    def version(self) -> int:
+        """How often the corpus has changed."""
+        return self._corpus.version
+
+    @property
+    def ids(self) -> list[Id]:
+        """Of the documents."""
+        return self._corpus.ids
+
+    @property
+    def texts(self) -> list[str | None]:
+        """Of the documents, None where there is none."""
+        return self._corpus.texts
+
+    @property
+    def metadata(self) -> list[Any]:
+        """Of the documents, None where there is none."""
+        return self._corpus.metadata
+
     @property
     def ensemble(self) -> Ensemble | None:
         """What was given, or the statistics of the indexed documents; None before there are any."""
-        return None if self._ranker is None else self._ranker.ensemble
+        ranker = self._corpus.ranker
+        return None if ranker is None else ranker.ensemble
 
     @property
     def dim(self) -> int | None:
         """d; None before the first document."""
-        return None if self._ranker is None else self._ranker.rows.dim
+        ranker = self._corpus.ranker
+        return None if ranker is None else ranker.rows.dim
 
     # --- documents -----------------------------------------------------------------------------------------------
 
@@ -184,9 +209,9 @@ class SurpriseIndex:
         """
         given, data = index_values.read_ids(ids), index_values.read_metadata(metadata)
         if given is None:
-            index_values.check_running(self._next_id, 1)
+            index_values.check_running(self._corpus.next_id, 1)
         if inputs.is_array(documents):
-            emb = torch.as_tensor(documents)
+            emb = inputs.as_tensor(documents)
             check_rows("documents", emb, self.dim)
             parts, kept, read = [emb], list(range(len(emb))), len(emb)
             held = column("texts", index_values.read_texts(texts), read)
@@ -196,28 +221,23 @@ class SurpriseIndex:
             parts, kept, held, read = self._embed_documents(documents, batch_size)
         new_metadata = column("metadata", data, read)
         with self._lock.alone():
+            corpus = self._corpus
             if given is None:
-                index_values.check_running(self._next_id, read)
-            added = new_ids(given, read, self._next_id, self._positions, self.ids[:1])
+                index_values.check_running(corpus.next_id, read)
+            added = new_ids(given, read, corpus.next_id, corpus.positions, corpus.ids[:1])
+            next_id = id_after(corpus.next_id, added)
             if kept:
-                ranker, count = self._ranker, len(self)
-                try:
-                    self.ids += [added[row] for row in kept]
-                    self.metadata += [new_metadata[row] for row in kept]
-                    self.texts += held
-                    self._start(parts[0].shape[1]).add(parts)
-                except BaseException:
-                    self._ranker = ranker
-                    for values in (self.ids, self.metadata, self.texts):
-                        del values[count:]
-                    raise
-                self._positions |= {i: row for row, i in enumerate(self.ids[count:], count)}
-                self.version += 1
-            self._next_id = id_after(self._next_id, added)
+                ranker = corpus.ranker or self._new_ranker(parts[0].shape[1])
+                ids, metadata = ([values[row] for row in kept] for values in (added, new_metadata))
+                corpus.add(ids, held, metadata, parts, ranker, next_id)
+            corpus.next_id = next_id
         return self
 
     def remove(self, ids: Id | Iterable[Id]) -> SurpriseIndex:
         """Remove documents by their ids, and from the ensemble where it is their own (exact to 1e-9).
+
+        All of them or, after an error or an interrupt, none: what stays is copied before what was there is let go, so
+        for a moment up to two copies of the vectors are held.
 
         Raises:
             ValueError: an id is not in the index; nothing is removed then.
@@ -225,34 +245,28 @@ class SurpriseIndex:
         one = isinstance(ids, (Integral, str))
         wanted = inputs.plain_ids([ids] if one else ids)
         with self._lock.alone():
-            missing = [i for i in wanted if i not in self._positions]
+            positions = self._corpus.positions
+            missing = [i for i in wanted if i not in positions]
             if missing:
                 raise ValueError(f"no document has the id {', '.join(map(repr, missing[:5]))}; nothing was removed")
-            if wanted and self._ranker is not None:
+            if wanted:
                 mask = torch.ones(len(self), dtype=torch.bool)
-                mask[[self._positions[i] for i in wanted]] = False
-                self._ranker.keep(mask)
-                rows = mask.nonzero().flatten().tolist()
-                self.ids = [self.ids[row] for row in rows]
-                self.texts = [self.texts[row] for row in rows]
-                self.metadata = [self.metadata[row] for row in rows]
-                self._positions = {i: row for row, i in enumerate(self.ids)}
-                self.version += 1
+                mask[[positions[i] for i in wanted]] = False
+                self._corpus = self._corpus.kept(mask, self._new_engine())
         return self
 
-    def _start(self, dim: int) -> Ranker:
-        """The ranker, made when the dimension is known."""
-        if self._ranker is None:
-            if self.model is not None and self.model.dim != dim:
-                raise ValueError(f"embeddings of dimension {dim}, but the model gives {self.model.dim}")
-            own = self._given is None and self.direction == "documents"
-            ensemble = self._given
-            if own:
-                encoder = None if self.model is None else self.model.encoder_name
-                ensemble = Ensemble(dim, reservoir=0, encoder=encoder, device=self.device)
-            rows = Rows(dim, self.device)
-            self._ranker = Ranker(rows, self._engine, self.direction, self.weight, self.n_cross, ensemble, own)
-        return self._ranker
+    def _new_engine(self) -> Engine:
+        return make_engine(self.engine, self.engine_options)
+
+    def _new_ranker(self, dim: int) -> Ranker:
+        if self.model is not None and self.model.dim != dim:
+            raise ValueError(f"embeddings of dimension {dim}, but the model gives {self.model.dim}")
+        own, ensemble = self._given is None and self.direction == "documents", self._given
+        if own:
+            encoder = None if self.model is None else self.model.encoder_name
+            ensemble = Ensemble(dim, reservoir=0, encoder=encoder, device=self.device)
+        rows, engine = Rows(dim, self.device), self._new_engine()
+        return Ranker(rows, engine, self.direction, self.weight, self.n_cross, ensemble, own)
 
     def _embed_documents(
         self, documents: Any, batch_size: int
@@ -320,15 +334,16 @@ class SurpriseIndex:
             if filter is not None:
                 passing = self._passing(filter)
                 allowed = torch.tensor(passing, dtype=torch.bool, device=self.device)
-            if self._ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
-                self._warn_of_limits(self._ranker.context_size(len(keys)))
-                found = self._ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
+            ranker = self._corpus.ranker
+            if ranker is not None and len(self) and len(keys) and (allowed is None or allowed.any()):
+                self._warn_of_limits(ranker.context_size(len(keys)))
+                found = ranker.search(keys, cutoff, Limits(k, min_score, max_score, allowed))
                 hits = [self._hits(columns) for columns in found]
         return hits[0] if single else hits
 
     def _hits(self, found: Found) -> list[Hit]:
-        hits = zip(*found, strict=True)
-        return [Hit(self.ids[i], score, z, c, self.texts[i], self.metadata[i]) for i, c, z, score in hits]
+        ids, texts, metadata = self.ids, self.texts, self.metadata
+        return [Hit(ids[i], score, z, c, texts[i], metadata[i]) for i, c, z, score in zip(*found, strict=True)]
 
     def _passing(self, filter: Callable[[Any], bool]) -> list[bool]:  # noqa: A002
         try:
@@ -368,7 +383,7 @@ class SurpriseIndex:
     def _embed_queries(self, name: str, queries: Any) -> tuple[bool, np.ndarray]:
         """Whether it is one query; unit rows (b, d) float64."""
         if inputs.is_array(queries):
-            emb = torch.as_tensor(queries)
+            emb = inputs.as_tensor(queries)
             single = emb.dim() == 1
             emb = emb.unsqueeze(0) if single else emb
         else:
@@ -416,27 +431,31 @@ class SurpriseIndex:
             ValueError: the index is empty.
         """
         with self._lock.shared():
-            if self._ranker is None or not len(self):
+            ranker = self._corpus.ranker
+            if ranker is None or not len(self):
                 raise ValueError("the index is empty: add documents first")
             if self.direction == "documents":
-                self._warn_of_limits(self._ranker.context_size(0))
-            return ExportedVectors(*self._ranker.export(unit), list(self.ids), self.version)
+                self._warn_of_limits(ranker.context_size(0))
+            return ExportedVectors(*ranker.export(unit), list(self.ids), self.version)
 
     def save_pretrained(self, path: str | os.PathLike) -> None:
         """Write the index to a folder: safetensors for vectors and ensemble, parquet for ids, texts and metadata.
 
+        A folder for itself: an index that is there is replaced, and a README.md that someone wrote is left alone.
+
         Raises:
             TypeError: metadata, changed since it was added, that JSON can't hold; nothing is written then.
+            ValueError: the folder's config.json is no index's, as a model's; nothing is written then.
         """
         with self._lock.shared():
             options = {name: getattr(self, name) for name in SAVED}
             options |= {
                 "encoder": None if self.model is None else self.model.encoder_name,
                 "own_ensemble": self._given is None,
-                "next_id": self._next_id,
+                "next_id": self._corpus.next_id,
                 "index_version": self.version,
             }
-            rows = None if self._ranker is None else self._ranker.rows
+            rows = None if self._corpus.ranker is None else self._corpus.ranker.rows
             documents = index_files.Documents(self.ids, self.texts, self.metadata)
             index_files.write(Path(path), rows, self.ensemble, documents, options)
 
@@ -478,13 +497,12 @@ class SurpriseIndex:
             options["engine_options"] = None
         given = None if saved.config["own_ensemble"] else saved.ensemble
         index = cls(model, given, **{**options, **overrides})
+        ranker = None
         if saved.rows is not None:
-            ranker = index._start(saved.rows.dim)
+            ranker = index._new_ranker(saved.rows.dim)
             ranker.rows, ranker.ensemble = saved.rows, saved.ensemble
-        index.ids, index.texts, index.metadata = saved.documents
-        index._positions = {i: row for row, i in enumerate(index.ids)}
-        index.version = saved.config["index_version"]
-        index._next_id = id_after(saved.config["next_id"], index.ids)
+        next_id = id_after(saved.config["next_id"], saved.documents.ids)
+        index._corpus = Corpus(*saved.documents, next_id, saved.config["index_version"], ranker)
         index._check_encoder()
         return index
 
@@ -503,10 +521,11 @@ class SurpriseIndex:
     def _check_encoder(self) -> None:
         """Refuse a model under which a stored text no longer has the vector that is stored with it."""
         row = next((row for row, text in enumerate(self.texts) if text is not None), None)
-        if self.model is None or row is None or self._ranker is None:
+        ranker = self._corpus.ranker
+        if self.model is None or row is None or ranker is None:
             return
         emb = self.model.embed([str(self.texts[row])], show_progress_bar=False)[0][0]
-        kept = self._ranker.rows.take(np.array([row])).cpu()[0]
+        kept = ranker.rows.take(np.array([row])).cpu()[0]
         if not same_probe(emb, kept):
             raise ValueError(
                 "the index was made with another encoder, prompt or weights than this model: they embed document"

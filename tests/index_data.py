@@ -7,6 +7,7 @@ import math
 import torch
 
 from surprise_hf import SurpriseIndex
+from surprise_hf.ranking import Ranker
 
 TEXTS = ["sport ball game", "money bank price", "science star planet", "bread soup cheese", "dog cat horse"]
 
@@ -32,9 +33,14 @@ def z_matrix(keys: torch.Tensor, documents: torch.Tensor, ensemble: torch.Tensor
     return (psi - context.mean(dim=0)) / context.std(dim=0, correction=0)
 
 
+def ranker_of(index: SurpriseIndex) -> Ranker:
+    ranker = index._corpus.ranker
+    assert ranker is not None
+    return ranker
+
+
 def stored(index: SurpriseIndex) -> torch.Tensor:
-    assert index._ranker is not None
-    return index._ranker.rows.whole()
+    return ranker_of(index).rows.whole()
 
 
 def ids_of(hits: list) -> list:

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import sys
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from surprise_hf import SurpriseIndex
 from surprise_hf.engines import ENGINES, FaissEngine, Form, Rows, make_engine
 from surprise_hf.ops import _reference
-from tests.index_data import clouds, ids_of, z_matrix
+from tests.index_data import clouds, ids_of, ranker_of, unit, z_matrix
 
 FAISS = [name for name in ENGINES if name != "exact"]
 
@@ -110,7 +111,7 @@ def test_faiss_that_was_interrupted_while_it_took_rows(
     found = index.search(queries, k=6000)
     assert [sorted(ids_of(hits)) for hits in found] == [list(range(6000))] * 5
     assert [ids_of(hits) for hits in found] == [ids_of(hits) for hits in whole]
-    assert index._engine._index.ntotal == 6000
+    assert ranker_of(index).engine._index.ntotal == 6000
 
 
 @pytest.mark.parametrize("engine", FAISS)
@@ -153,6 +154,51 @@ def test_faiss_options() -> None:
     assert index.search(queries) == SurpriseIndex(weight=1).add(documents).search(queries)
 
 
+@pytest.mark.parametrize(
+    ("engine", "options", "message"),
+    [
+        ("faiss-hnsw", {"links": 0}, "links must be a positive integer, got 0"),
+        ("faiss-hnsw", {"links": 1}, "links must be from 2 to .*, got 1"),
+        ("faiss-hnsw", {"links": "32"}, "links must be a positive integer, got '32'"),
+        ("faiss-hnsw", {"links": 32, "ef_search": -3}, "ef_search must be a positive integer, got -3"),
+        ("faiss-hnsw", {"ef_construction": True}, "ef_construction must be a positive integer, got True"),
+        ("faiss-hnsw", {"ef_search": 1 << 31}, "ef_search must be from 1 to .*, got 2147483648"),
+        ("faiss-ivf", {"probes": 0}, "probes must be a positive integer, got 0"),
+        ("faiss-ivf", {"probes": None}, "probes must be a positive integer, got None"),
+        ("faiss-ivf", {"lists": 2.5}, "lists must be a positive integer, got 2.5"),
+        ("faiss-ivf", {"lists": np.int64(-5)}, "lists must be a positive integer, got -5"),
+        ("faiss-ivf", {"links": 32}, "knows the options .'lists', 'probes'., not .'links'"),
+        ("exact", {"probes": 3}, "knows the options .., not .'probes'"),
+    ],
+)
+def test_options_are_refused_before_faiss_sees_them(engine: str, options: dict, message: str) -> None:
+    """Some end the process, others are errors of C++ at the first search."""
+    with pytest.raises(ValueError, match=message):
+        SurpriseIndex(engine=engine, engine_options=options)
+
+
+@pytest.mark.parametrize("options", [{"links": 2}, {"ef_search": (1 << 31) - 1}, {"ef_construction": 1}])
+def test_the_ends_of_what_options_may_be(options: dict) -> None:
+    index = SurpriseIndex(engine="faiss-hnsw", weight=1, engine_options=options).add(clouds(300))
+    assert len(index.search(clouds(1)[0], k=5)) == 5
+
+
+@pytest.mark.parametrize("limit", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+@pytest.mark.parametrize("engine", FAISS)
+def test_an_upper_limit_costs_no_recall(engine: str, direction: str, limit: float) -> None:
+    """What lies near the query is what the limit leaves out: lists and links that lead there hold nothing else."""
+    documents, queries, ensemble = clouds(5000), clouds(20, seed=1), clouds(800, seed=2)
+    options: dict = {"ensemble": ensemble, "direction": direction, "weight": 1}
+    found = SurpriseIndex(engine=engine, **options).add(documents).search(queries, max_score=limit)
+    z = z_matrix(queries, documents, ensemble)
+    if direction == "questions":
+        z = z_matrix(documents, queries, ensemble).T
+    below = z.masked_fill(torch.special.ndtr(z) > limit, -math.inf)
+    order = below if direction == "documents" else (below > -math.inf) * (unit(queries) @ unit(documents).T + 2)
+    assert [ids_of(hits) for hits in found] == order.topk(10).indices.tolist()
+
+
 def test_without_faiss_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"pip install 'surprise-hf\[faiss\]'"):
@@ -176,6 +222,23 @@ def test_qdrant_gives_the_same_order(unit_length: bool) -> None:
         assert [point.id for point in answer] == ids_of(hits)
         np.testing.assert_allclose([point.score for point in answer], [hit.z for hit in hits], rtol=1e-4)
     client.close()
+
+
+@pytest.mark.parametrize("unit_length", [False, True])
+def test_exported_queries_are_what_a_search_takes(unit_length: bool) -> None:
+    index = SurpriseIndex(weight=1).add(clouds(300))
+    exported, queries = index.export_vectors(unit_length), clouds(4, seed=1)
+    wanted = exported.queries(queries)
+    read_only = queries.numpy().copy()
+    read_only.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (queries.numpy(), queries.double(), queries.double().numpy() * 1e200, read_only):
+            torch.testing.assert_close(exported.queries(given), wanted)
+            torch.testing.assert_close(exported.queries(given[2]), wanted[2])
+    for given, error in ((clouds(2, dim=5), ValueError), (queries * math.nan, ValueError), (queries.int(), TypeError)):
+        with pytest.raises(error, match="embeddings"):
+            exported.queries(given)
 
 
 def test_exported_questions_order_as_the_index() -> None:
@@ -209,12 +272,14 @@ def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     products, lengths = rows.products(pick.reshape(2, 3), keys)
     assert np.array_equal(products, [x[[56, 0, 10], 0].double(), x[[9, 9, 33], 1].double()])
     assert lengths == pytest.approx(x[pick].double().norm(dim=1).view(2, 3).numpy(), rel=1e-12)
-    mask = torch.arange(57) % 3 != 0
-    rows.keep(mask)
-    assert torch.equal(rows.whole(), x[mask])
-    assert len(rows.lengths) == len(rows) == 38
-    one = rows.products(np.array([[30]]), keys[:1])
-    want = x[mask][30].double()
-    assert [float(part[0, 0]) for part in one] == pytest.approx([float(want[0]), float(want.norm())])
-    rows.keep(torch.zeros(len(rows), dtype=torch.bool))
-    assert rows.whole().shape == (0, 3)
+    for mask in (torch.arange(57) % 3 != 0, torch.arange(57) != 33, torch.arange(57) != 56, torch.arange(57) < 20):
+        left = rows.kept(mask)
+        assert torch.equal(left.whole(), x[mask])
+        assert len(left.lengths) == len(left) == int(mask.sum())
+        one = left.products(np.array([[19]]), keys[:1])
+        want = x[mask][19].double()
+        assert [float(part[0, 0]) for part in one] == pytest.approx([float(want[0]), float(want.norm())])
+        left.append(x[:25])
+        assert torch.equal(left.whole(), torch.cat((x[mask], x[:25])))
+        assert torch.equal(rows.whole(), x)  # as it was, whatever they share
+    assert rows.kept(torch.zeros(57, dtype=torch.bool)).whole().shape == (0, 3)

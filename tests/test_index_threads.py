@@ -15,7 +15,7 @@ import pytest
 
 from surprise_hf import SurpriseIndex
 from surprise_hf.engines import ENGINES, Rows
-from tests.index_data import clouds, ids_of, unit
+from tests.index_data import clouds, ids_of, ranker_of, unit
 
 IN_VAIN = 0.2  # seconds for a thread to come where the lock should keep it out
 QUERIES = clouds(3, seed=1)
@@ -32,7 +32,8 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def test_the_first_searches_build_once(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """FAISS aborts the process where two add to it at once."""
     index = SurpriseIndex(**options).add(clouds(3000))
-    build, gate, built = index._engine.build, Barrier(2), []
+    engine = ranker_of(index).engine
+    build, gate, built = engine.build, Barrier(2), []
 
     def meeting(*args: Any) -> None:
         try:
@@ -42,7 +43,7 @@ def test_the_first_searches_build_once(options: dict, monkeypatch: pytest.Monkey
         else:
             raise AssertionError("two threads build at once")
 
-    monkeypatch.setattr(index._engine, "build", meeting)
+    monkeypatch.setattr(engine, "build", meeting)
     found = at_once(*[partial(index.search, QUERIES)] * 4)
     assert len(built) == 1
     assert found == [index.search(QUERIES)] * 4
@@ -77,7 +78,8 @@ def test_a_search_sees_the_corpus_before_a_change_or_after_it(
 
     search = partial(index.search, QUERIES, k=None)
     with monkeypatch.context() as patched:  # the change comes while the search has rows and no ids for them yet
-        patched.setattr(index._ranker, "search", partial(halt, index._ranker.search))  # type: ignore[union-attr]
+        ranker = ranker_of(index)
+        patched.setattr(ranker, "search", partial(halt, ranker.search))
         assert at_once(search, partial(after, apply))[0] == before
     index.remove([i for i in index.ids if i >= 1000])
     if change == "remove":
@@ -85,7 +87,7 @@ def test_a_search_sees_the_corpus_before_a_change_or_after_it(
     for event in (inside, other_is_done):
         event.clear()
     with monkeypatch.context() as patched:  # the search comes while rows are changed and ids are not
-        method = {"add": "append", "remove": "keep"}[change]
+        method = {"add": "append", "remove": "kept"}[change]
         original = getattr(Rows, method)
         patched.setattr(Rows, method, lambda *args: halt(original, *args))
         found = at_once(apply, partial(after, search))[1]
@@ -122,13 +124,14 @@ def test_searches_additions_and_removals_at_once(engine: str) -> None:
 
 def test_searches_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     index = SurpriseIndex(weight=1).add(clouds(1000))
-    expected, search, gate = index.search(QUERIES), index._engine.search, Barrier(3)
+    engine = ranker_of(index).engine
+    expected, search, gate = index.search(QUERIES), engine.search, Barrier(3)
 
     def meeting(*args: Any) -> Any:
         gate.wait(60)
         return search(*args)
 
-    monkeypatch.setattr(index._engine, "search", meeting)
+    monkeypatch.setattr(engine, "search", meeting)
     assert at_once(*[partial(index.search, QUERIES)] * 3) == [expected] * 3
 
 
