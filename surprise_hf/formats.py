@@ -6,10 +6,14 @@ raise the version; what an older reader would misread does. A newer version is r
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
-__all__ = ["check_version"]
+__all__ = ["INDEX", "check_version", "format_of"]
+
+INDEX = "surprise_hf.index"  # of the folders that a model must not be written to
 
 
 def check_version(found: Any, known: int) -> None:
@@ -26,3 +30,13 @@ def check_version(found: Any, known: int) -> None:
         raise ValueError(f"its format version is {found!r}, which is no version")
     if int(found) > known:
         raise ValueError(f"it has format {found}, newer than the {known} known here: upgrade surprise_hf")
+
+
+def format_of(config: Path) -> str | None:
+    """The format that a file of JSON names, "" where it names none; None where there is no such file."""
+    if not config.is_file():
+        return None
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8"))["format"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from .engines import Rows
 from .ensemble import Ensemble
-from .formats import check_version
+from .formats import INDEX, check_version, format_of
 from .hub import check_exists
 
-FORMAT, VERSION = "surprise_hf.index", 1
+FORMAT, VERSION = INDEX, 1
+TAG = "surprise-index"  # of the cards that are replaced
 CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
 SHARD = "vectors-{:05d}.safetensors"
 PATTERNS = ["vectors-*.safetensors", ENSEMBLE, DOCUMENTS, CONFIG]  # what a later upload replaces
@@ -50,15 +51,22 @@ def write(
 ) -> None:
     """Write an index, in place of one that the folder holds.
 
-    That one is as it was until all files of the new one are written, under a name of their own.
+    That one is as it was until all files of the new one are written, under a name of their own. A card that is no
+    index's, or has lost the tag of one, stays.
 
     Raises:
+        ValueError: the folder's config.json is no index's, as a model's; nothing is written then.
         TypeError: metadata or options that JSON cannot hold; nothing is written then.
     """
     import pyarrow as pa
     from pyarrow import parquet
     from safetensors.torch import save_file
 
+    if format_of(folder / CONFIG) not in (None, FORMAT):
+        raise ValueError(
+            f"{folder} holds something else than an index, as a model: its {CONFIG} is not of surprise_hf.index."
+            " Choose another folder, or remove that file if it was an index's"
+        )
     metadata = [None if data is None else json.dumps(data, ensure_ascii=False) for data in documents.metadata]
     kind = pa.string() if documents.ids and isinstance(documents.ids[0], str) else pa.int64()
     columns = {"id": (documents.ids, kind), "text": (documents.texts, pa.string())}
@@ -82,7 +90,8 @@ def write(
         if ensemble is not None:
             ensemble.save(new / ENSEMBLE)
         parquet.write_table(table, new / DOCUMENTS)
-        (new / CARD).write_text(_card(config), encoding="utf-8")
+        if _is_ours(folder / CARD):
+            (new / CARD).write_text(_card(config), encoding="utf-8")
         (new / CONFIG).write_text(text, encoding="utf-8")
         (folder / CONFIG).unlink(missing_ok=True)  # files of two indexes are none
         written = {path.name for path in new.iterdir()}
@@ -157,10 +166,15 @@ def download(repo_id: str, **options: Any) -> Path:
     return Path(snapshot_download(repo_id, repo_type="dataset", **options))
 
 
+def _is_ours(card: Path) -> bool:
+    """There is none, or its front matter has the tag."""
+    return not card.is_file() or TAG in card.read_text(encoding="utf-8", errors="replace").partition("\n---")[0]
+
+
 def _card(config: dict[str, Any]) -> str:
     lines: Sequence[str] = (
         "---",
-        "tags: [surprise-hf, surprise-index]",
+        f"tags: [surprise-hf, {TAG}]",
         "---",
         "# SurpriseIndex",
         "",

@@ -26,7 +26,7 @@ from . import hub, inputs, model_card, windows
 from .encoding import PROBE, TextEncoder
 from .ensemble import Ensemble
 from .fitted import FittedLabels
-from .formats import check_version
+from .formats import INDEX, check_version, format_of
 from .inputs import DEFAULT_TEMPLATE, Label
 from .same_encoder import likeness, same_probe
 
@@ -76,7 +76,13 @@ class ModelFiles(TextEncoder):
     # --- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it."""
+        """As `SentenceTransformer.save`, and the `surprise/` folder beside; `save_pretrained` and the Hub use it.
+
+        Raises:
+            ValueError: the folder holds a `SurpriseIndex`, whose config.json a model would replace.
+        """
+        if format_of(Path(path, CONFIG)) == INDEX:
+            raise ValueError(f"{os.fspath(path)} holds a SurpriseIndex: choose another folder for the model")
         if self.model_card_data.all_hyperparameters:  # left there by the trainer
             self.report["training"] = model_card.training_arguments(self.model_card_data.all_hyperparameters)
         folder = Path(path, FOLDER)

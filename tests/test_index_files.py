@@ -237,6 +237,45 @@ def test_fewer_blocks_leave_no_old_ones(tmp_path: Path, monkeypatch: pytest.Monk
     assert {path.name for path in tmp_path.iterdir()} == files - {"ensemble.safetensors"}
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("text", ['{"architectures": ["BertModel"]}', '{"format": "other"}', "[]", "# mine", ""])
+def test_what_is_no_index_is_not_replaced_by_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "README.md").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds something else than an index.*Choose another folder"):
+        filled().save_pretrained(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_model_and_an_index_do_not_replace_each_other(tmp_path: Path, st_path: Path) -> None:
+    model = SurpriseModel(str(st_path), device="cpu")
+    model.save_pretrained(str(tmp_path / "model"))
+    filled().save_pretrained(tmp_path / "index")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds something else"):
+        filled().save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds a SurpriseIndex: choose another folder"):
+        model.save_pretrained(str(tmp_path / "index"))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ["mine", "---\ntags: [cats]\n---\nfound by a surprise-index\n"])
+def test_a_card_that_someone_wrote_stays(tmp_path: Path, text: str) -> None:
+    (tmp_path / "README.md").write_text(text)
+    for rows in (9, 12):
+        SurpriseIndex(weight=1).add(clouds(rows)).save_pretrained(tmp_path)
+        assert (tmp_path / "README.md").read_text() == text
+        assert len(SurpriseIndex.from_pretrained(tmp_path)) == rows
+    (tmp_path / "README.md").unlink()
+    for rows in (9, 12):  # and one of an index is replaced
+        SurpriseIndex(weight=1).add(clouds(rows)).save_pretrained(tmp_path)
+        assert f"{rows} documents" in (tmp_path / "README.md").read_text()
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     filled().save_pretrained(whole)
