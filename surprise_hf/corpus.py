@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .columns import Id
 from .engines import Engine
+from .index_values import Id
 from .ranking import Ranker
 
 __all__ = ["Corpus"]

@@ -298,22 +298,3 @@ def warn_cut(cut: int, total: int, what: str, limit: int | None) -> None:
             " each was cut off",
             stacklevel=3,
         )
-
-
-def plain_ids(ids: Any) -> list[int | str]:
-    """Ids as plain int or str, or a ValueError that names the first that is neither."""
-    ids = list(ids)
-    if set(map(type, ids)) <= {int, str}:  # a million in no time
-        return ids
-    out: list[int | str] = []
-    for number, i in enumerate(ids):
-        if isinstance(i, bool) or not isinstance(i, (str, numbers.Integral)):
-            raise ValueError(f"ids[{number}] must be an int or a str, got {type(i).__name__}")
-        out.append(own(i) if isinstance(i, str) else int(i))
-    return out
-
-
-def check_length(name: str, values: Sized, count: int) -> None:
-    """Refuse values that are not one for each of so many documents."""
-    if len(values) != count:
-        raise ValueError(f"{name} must have one entry for each of the {count:,} documents, got {len(values):,}")

@@ -83,7 +83,7 @@ class Ranker:
     ensemble: Ensemble | None
     own: bool
     _moments: Array | None = field(default=None, init=False)  # mu and sigma of each row, (2, n) float64
-    _fitted: FittedLabels | None = field(default=None, init=False)  # the rows as labels, for weights below 1
+    _fitted: FittedLabels | None = field(default=None, init=False)  # see `_as_labels`
     _built: int | None = field(default=None, init=False)  # rows that the engine has seen
     _building: SharedLock = field(default_factory=SharedLock, init=False)  # the first search builds, others wait
 
@@ -204,7 +204,7 @@ class Ranker:
         if cutoff is not None:
             mean, std = map(_numpy, self._context.moments(self._tensor(cutoff)))
             least = _standardize(keys @ cutoff.T, mean, std)
-            least -= ROUNDING * np.maximum(np.abs(least), 1.0)
+            least -= ROUNDING * np.where(np.isfinite(least), np.maximum(np.abs(least), 1.0), 0)
 
         def judge(which: Array | slice, rows: Array, cosine: Array) -> Judged:
             mean, std = moments.take(rows, axis=1)
@@ -218,8 +218,11 @@ class Ranker:
         """Questions are q: the order is the cosine's for any w, the scores are those of each question."""
         self._refresh()
         queries = self._tensor(keys)
-        context = queries if self.ensemble is None else self.ensemble
-        fitted = FittedLabels.fit(queries, context, weight=self.weight, n_cross=self.n_cross)
+        if self.ensemble is None:
+            fitted = FittedLabels.fit(queries, queries, weight=self.weight, n_cross=self.n_cross)
+        else:
+            mean, std = self.ensemble.moments(queries)
+            fitted = replace(self._as_labels(), queries=queries, mean=mean, std=std)
         means, stds = _numpy(fitted.mean)[:, None], _numpy(fitted.std)[:, None]
         least = None if cutoff is None else keys @ cutoff.T - ROUNDING
 
@@ -291,10 +294,7 @@ class Ranker:
         self._refresh()
         texts = self._tensor(keys)
         assert self._moments is not None
-        with self._building.alone():
-            if self._fitted is None:
-                self._fitted = self._as_labels(self._moments)
-        fitted, among = self._fitted, torch.arange(len(self.rows), device=self.rows.device)
+        fitted, among = self._as_labels(), torch.arange(len(self.rows), device=self.rows.device)
         if limits.allowed is not None:
             among = among[limits.allowed]
             fitted = fitted.select(among)
@@ -310,13 +310,27 @@ class Ranker:
         z = _standardize(cosine, *self._moments.take(index, axis=1))
         return limits.cut(index, cosine, z, _numpy(score), _numpy(passes))
 
-    def _as_labels(self, moments: Array) -> FittedLabels:
-        """The rows as labels. Their moments are known; psi^ would take all pairs after each change, and gets a part."""
-        rows, w = self.rows.whole(), crossover_weight(len(self._context), self.weight, self.n_cross)
-        some = rows if len(rows) <= PAIRED else rows[shuffled(rows)[:PAIRED]]
-        context = some if self.own else documents_of(self._context, rows, f"a weight of {w:.3f}, below 1,")[:PAIRED]
-        mean, std = torch.from_numpy(moments).to(rows.device)
-        return replace(FittedLabels.fit(some, context, weight=w), queries=rows, mean=mean, std=std)
+    def _as_labels(self) -> FittedLabels:
+        """The rows as labels, until the corpus changes. With direction="questions" the map to psi^ is all that counts.
+
+        That would take all pairs after each change, and gets a part.
+        """
+        with self._building.alone():
+            if self._fitted is None:
+                w = crossover_weight(len(self._context), self.weight, self.n_cross)
+                order = shuffled(torch.empty(len(self.rows))).numpy()
+                some = self.rows.take(order[:PAIRED])
+                context: Tensor | Ensemble = self._context
+                if w < 1:
+                    context = (
+                        some if self.own else documents_of(context, some, f"a weight of {w:.3f}, below 1,")[:PAIRED]
+                    )
+                fitted = FittedLabels.fit(some, context, weight=w)
+                if self._moments is not None:
+                    mean, std = torch.from_numpy(self._moments).to(self.rows.device)
+                    fitted = replace(fitted, queries=self.rows.whole(), mean=mean, std=std)
+                self._fitted = fitted
+        return self._fitted
 
     def _cosines(self, keys: Array, rows: Array) -> Array:
         """Cosine (b, f) float64 of each key (b, d) with its own rows (b, f)."""

@@ -9,17 +9,15 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import hub, index_files, index_values, inputs
-from .columns import Id, column, id_after, new_ids
+from . import hub, index_files, index_inputs, index_values, inputs
 from .contexts import as_context
 from .corpus import Corpus
 from .encoders import as_model
@@ -27,13 +25,10 @@ from .engines import Engine, ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
 from .index_lock import SharedLock
-from .ops import compute_dtype
-from .ranking import DIRECTIONS, SHORT, Found, Limits, Ranker
+from .index_values import Id
+from .ranking import DIRECTIONS, Found, Limits, Ranker
 from .same_encoder import likeness, same_probe
 from .scorer import SMALL_WEIGHT
-
-if TYPE_CHECKING:
-    from .model import SurpriseModel
 
 __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
@@ -81,9 +76,10 @@ class SurpriseIndex:
             question the order is the cosine's (design fact 3); what changes is the score, one threshold meaning the
             same for every question. One question alone needs an `ensemble`: its own deviation is 0.
         weight: w between 0 (rescaled cosine) and 1 (surprise); None gives tanh(e / n_cross) for an ensemble of e.
-            Below w = 1 (3,800 documents) a search passes over all documents and sorts them, whatever the engine; the
-            first after a change also fits the rescaled cosine, to at most 1,024 documents (drawn at random, the same
-            each time) by 1,024 of the ensemble. With more, scores differ from those of all pairs by some 0.002 (1 - w),
+            Below w = 1 (3,800 documents) a search with direction="documents" passes over all documents and sorts them,
+            whatever the engine. The first after a change also fits the rescaled cosine, to at most 1,024 documents
+            (drawn at random, the same each time) by 1,024 of the ensemble; where the questions of a call are the
+            ensemble, each call fits it to them. With more, scores differ from those of all pairs by some 0.002 (1 - w),
             up to 0.3 (1 - w) where cosines have a gap at their median, as those of two topics of equal size.
         n_cross: of the crossover.
         engine_options: for FAISS, see `engines.FaissEngine`.
@@ -92,6 +88,7 @@ class SurpriseIndex:
     Attributes:
         version: counts the changes of the corpus; what was exported or noted under another version is stale.
         ids, texts, metadata: of the documents, in the order they were added.
+        engine, direction, weight, n_cross, engine_options, device: as given; they stay.
 
     Examples:
         >>> index = surprise_hf.SurpriseIndex(model).add(docs)
@@ -126,6 +123,12 @@ class SurpriseIndex:
         self._corpus = Corpus()
         if self._given is not None:
             self._corpus.ranker = self._new_ranker(self._given.dim)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in (*SAVED, "device") and name in self.__dict__:
+            way = f", or save this one and open it with {name}=..." if name in OVERRIDES else ""
+            raise AttributeError(f"{name} is fixed when an index is made: make a new one{way}")
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return len(self._corpus)
@@ -207,25 +210,17 @@ class SurpriseIndex:
             ValueError: lengths differ, an id is in use or beyond 64 bits, a row is of a wrong type or not finite (the
                 message names it), or texts without a model.
         """
-        given, data = index_values.read_ids(ids), index_values.read_metadata(metadata)
+        given, data = None if ids is None else index_values.read_ids(ids), index_values.read_metadata(metadata)
         if given is None:
             index_values.check_running(self._corpus.next_id, 1)
-        if inputs.is_array(documents):
-            emb = inputs.as_tensor(documents)
-            check_rows("documents", emb, self.dim)
-            parts, kept, read = [emb], list(range(len(emb))), len(emb)
-            held = column("texts", index_values.read_texts(texts), read)
-        elif texts is not None:
-            raise ValueError("texts belong to embeddings; documents are texts already")
-        else:
-            parts, kept, held, read = self._embed_documents(documents, batch_size)
-        new_metadata = column("metadata", data, read)
+        parts, kept, held, read = index_inputs.read_documents(documents, texts, self.dim, self.model, batch_size)
+        new_metadata = index_values.column("metadata", data, read)
         with self._lock.alone():
             corpus = self._corpus
             if given is None:
                 index_values.check_running(corpus.next_id, read)
-            added = new_ids(given, read, corpus.next_id, corpus.positions, corpus.ids[:1])
-            next_id = id_after(corpus.next_id, added)
+            added = index_values.new_ids(given, read, corpus.next_id, corpus.positions, corpus.ids[:1])
+            next_id = index_values.id_after(corpus.next_id, added)
             if kept:
                 ranker = corpus.ranker or self._new_ranker(parts[0].shape[1])
                 ids, metadata = ([values[row] for row in kept] for values in (added, new_metadata))
@@ -240,10 +235,12 @@ class SurpriseIndex:
         for a moment up to two copies of the vectors are held.
 
         Raises:
-            ValueError: an id is not in the index; nothing is removed then.
+            ValueError: what is no id, or no list or set of them, or an id is not in the index; nothing is removed then.
         """
-        one = isinstance(ids, (Integral, str))
-        wanted = inputs.plain_ids([ids] if one else ids)
+        given: Any = inputs.plain(ids)
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            given = [given]
+        wanted = index_values.read_ids(list(given) if isinstance(given, (set, frozenset)) else given)
         with self._lock.alone():
             positions = self._corpus.positions
             missing = [i for i in wanted if i not in positions]
@@ -267,26 +264,6 @@ class SurpriseIndex:
             ensemble = Ensemble(dim, reservoir=0, encoder=encoder, device=self.device)
         rows, engine = Rows(dim, self.device), self._new_engine()
         return Ranker(rows, engine, self.direction, self.weight, self.n_cross, ensemble, own)
-
-    def _embed_documents(
-        self, documents: Any, batch_size: int
-    ) -> tuple[list[Tensor], list[int], list[str | None], int]:
-        """Embeddings in parts, row numbers and texts of those that have any, and the number of rows read."""
-        model = self._need_model("documents are texts")
-        parts: list[Tensor] = []
-        kept: list[int] = []
-        held: list[str | None] = []
-        cut = read = 0
-        for part in model.embed_documents(documents, batch_size):
-            parts.append(part.emb)
-            kept += part.rows
-            held += part.texts
-            cut += part.cut
-            read += part.read
-        inputs.warn_cut(cut, len(kept), "documents", model.max_seq_length)
-        if len(kept) < read:
-            warnings.warn(f"{read - len(kept):,} of {read:,} documents have no text and are left out", stacklevel=3)
-        return parts, kept, held, read
 
     # --- searching -----------------------------------------------------------------------------------------------
 
@@ -316,19 +293,23 @@ class SurpriseIndex:
             ValueError: a blank or wrong-typed query (the message names it), k < 1, limits of the score that leave none,
                 another dimension, or texts without a model.
         """
-        single, keys = self._embed_queries("queries", queries)
+        single, keys = index_inputs.read_queries("queries", queries, self.dim, self.model)
         if k is not None:
             k = inputs.positive_int("k", k)
         if inputs.share("min_score", min_score) > inputs.share("max_score", max_score):
             raise ValueError(f"no score can be at least min_score={min_score} and at most max_score={max_score}")
         cutoff = None
         if at_least_as_similar_as is not None:
-            one, cutoff = self._embed_queries("at_least_as_similar_as", at_least_as_similar_as)
+            name = "at_least_as_similar_as"
+            one, cutoff = index_inputs.read_queries(name, at_least_as_similar_as, self.dim, self.model)
             if not one:
                 raise ValueError("at_least_as_similar_as must be one text or one embedding")
         hits: list[list[Hit]] = [[] for _ in range(len(keys))]
         with self._lock.shared():
-            if self.dim not in (None, keys.shape[1]):  # the first documents came after the check of the queries
+            if len(keys) and self.dim not in (
+                None,
+                keys.shape[1],
+            ):  # the first documents came after the check of the queries
                 check_rows("queries", torch.from_numpy(keys), self.dim)
             allowed = None
             if filter is not None:
@@ -372,38 +353,6 @@ class SurpriseIndex:
         else:  # a deviation of 0
             found = "one text: whatever is less similar than that text itself scores 0, as like it 0.5, and more 1"
         warnings.warn(f"the ensemble holds {found}{advice}", stacklevel=3)
-
-    # --- texts ---------------------------------------------------------------------------------------------------
-
-    def _need_model(self, what: str) -> SurpriseModel:
-        if self.model is None:
-            raise ValueError(f"{what}, and this index has no model: pass embeddings, or SurpriseIndex(model=...)")
-        return self.model
-
-    def _embed_queries(self, name: str, queries: Any) -> tuple[bool, np.ndarray]:
-        """Whether it is one query; unit rows (b, d) float64."""
-        if inputs.is_array(queries):
-            emb = inputs.as_tensor(queries)
-            single = emb.dim() == 1
-            emb = emb.unsqueeze(0) if single else emb
-        else:
-            single = isinstance(queries, str)
-            try:
-                texts = [inputs.text_of(row, i) for i, row in enumerate(inputs.iterate(queries))]
-            except ValueError as error:
-                raise ValueError(f"{name}, as texts: {error}") from error
-            blank = [i for i, text in enumerate(texts) if inputs.is_blank(text)]
-            if blank:
-                raise ValueError(f"{name}: row {blank[0]} has no text to search for")
-            model = self._need_model(f"{name} are texts")
-            emb, cut = model.embed([str(text) for text in texts], show_progress_bar=False)
-            inputs.warn_cut(cut, len(texts), name, model.max_seq_length)
-        rows = emb.detach().to("cpu", compute_dtype(emb.dtype)).numpy().astype(np.float64)
-        length = np.linalg.norm(rows, axis=1) if rows.ndim == 2 else np.array([np.nan])
-        if not np.isfinite(length).all() or rows.shape[1] != self.dim or not emb.is_floating_point():
-            check_rows(name, emb, self.dim)
-        rows /= np.maximum(length, SHORT)[:, None]
-        return single, rows
 
     def _as_ensemble(self, ensemble: Any) -> Ensemble | None:
         if ensemble is None:
@@ -501,7 +450,7 @@ class SurpriseIndex:
         if saved.rows is not None:
             ranker = index._new_ranker(saved.rows.dim)
             ranker.rows, ranker.ensemble = saved.rows, saved.ensemble
-        next_id = id_after(saved.config["next_id"], saved.documents.ids)
+        next_id = index_values.id_after(saved.config["next_id"], saved.documents.ids)
         index._corpus = Corpus(*saved.documents, next_id, saved.config["index_version"], ranker)
         index._check_encoder()
         return index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -80,7 +81,7 @@ def test_a_change_that_is_interrupted_anywhere_is_made_whole_or_not_at_all(
 
     index, old, new = fresh(), state(fresh()), state(CHANGES[change](fresh()))
     step, seen = 1, set()
-    while interrupted(lambda: CHANGES[change](index), step):
+    while interrupted(partial(CHANGES[change], index), step):
         now = state(index)
         assert now in (old, new)
         seen.add(now == new)

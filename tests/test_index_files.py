@@ -202,7 +202,7 @@ def test_an_index_that_cannot_be_written_leaves_the_one_that_is_there(
     if fails == "metadata":
         index.metadata[7] = {1, 2}
     if fails == "options":
-        index.n_cross = {1, 2}  # type: ignore[assignment]
+        index.engine_options["lists"] = {1, 2}
     place = {
         "vectors": "safetensors.torch.save_file",
         "ensemble": "surprise_hf.ensemble.Ensemble.save",
@@ -246,7 +246,7 @@ def test_what_is_no_index_is_not_replaced_by_one(tmp_path: Path, text: str) -> N
     (tmp_path / "config.json").write_text(text)
     (tmp_path / "README.md").write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match="holds something else than an index.*Choose another folder"):
+    with pytest.raises(ValueError, match=r"holds something else than an index.*Choose another folder"):
         filled().save_pretrained(tmp_path)
     assert contents(tmp_path) == before
 

@@ -171,12 +171,6 @@ def test_labels(labels, expected):
     assert {type(label) for label in found} <= {str, int}
 
 
-def test_ids_are_plain():
-    found = inputs.plain_ids([Topic.MONEY, np.str_("b"), np.int64(3), "c"])
-    assert found == ["y", "b", 3, "c"]
-    assert [type(one) for one in found] == [str, str, int, str]
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

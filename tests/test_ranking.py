@@ -9,7 +9,7 @@ from surprise_hf import SurpriseIndex, surprise
 from surprise_hf.engines import Rows
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.estimators import Rescale
-from tests.index_data import clouds
+from tests.index_data import clouds, unit
 
 
 @pytest.fixture
@@ -50,6 +50,27 @@ def test_psi_hat_is_fitted_to_a_bounded_part(count: int, weight: float | None, o
     assert pairs == [min(count, 1024) ** 2]
     assert float((found - wanted).abs().max()) < (1e-6 if count <= 1024 else 0.004)
     assert torch.equal(scores(SurpriseIndex(weight=weight, ensemble=index._given).add(documents), queries), found)
+
+
+@pytest.mark.parametrize("weight", [0, 0.5])
+@pytest.mark.parametrize("count", [200, 3000])
+def test_a_question_scores_alone_as_in_company(count: int, weight: float, pairs: list[int]) -> None:
+    """Against given questions: theirs and the documents' cosines are what psi^ is fitted to, once."""
+    documents, ensemble, queries = clouds(count), clouds(900, seed=2, offset=0.3), clouds(5, seed=1)
+    index = SurpriseIndex(weight=weight, ensemble=ensemble, direction="questions").add(documents)
+    together = scores(index, queries)
+    alone = torch.cat([scores(index, query[None]) for query in queries])
+    assert torch.equal(alone, together)
+    assert pairs == [900 * min(count, 1024)]
+    if count < 1024:
+        hat = Rescale.fit(lambda: iter([unit(ensemble) @ unit(documents).T]), 900 * count, torch.float64, (-1.0, 1.0))
+        psi = unit(queries) @ unit(documents).T
+        context = unit(ensemble) @ unit(queries).T
+        z = (psi - context.mean(dim=0)[:, None]) / context.std(dim=0, correction=0)[:, None]
+        wanted = (1 - weight) * hat(psi)[0] + weight * torch.special.ndtr(z)
+        torch.testing.assert_close(together, wanted, rtol=0, atol=1e-6)
+    index.add(clouds(300, seed=7))
+    assert float((scores(index, queries[:1])[:, :count] - together[:1]).abs().max()) > 1e-6  # fitted anew
 
 
 @pytest.mark.filterwarnings("ignore:the ensemble holds")

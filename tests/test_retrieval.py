@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 
@@ -313,6 +314,35 @@ def test_limits_that_leave_no_score_are_refused(limits: dict, message: str) -> N
             index.search(clouds(1)[0], **limits)
 
 
+@pytest.mark.parametrize("weight", [0.5, 1])
+@pytest.mark.parametrize("direction", ["documents", "questions"])
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-36, 1e-5, 1e5, 1e36, 1e160, 1e300])
+def test_the_length_of_a_query_counts_for_nothing(scale: float, direction: str, weight: float) -> None:
+    documents, queries = clouds(300).double(), clouds(3, seed=1).double()
+    index = SurpriseIndex(weight=weight, direction=direction, ensemble=clouds(50, seed=2)).add(documents)
+    expected = index.search(queries, k=5, at_least_as_similar_as=documents[0])
+    mixed = torch.stack([queries[0], queries[1] * scale, queries[2]])
+    for given in [mixed] + [mixed.float()] * (1e-40 < scale < 1e38):
+        found = index.search(given, k=5, at_least_as_similar_as=documents[0] * scale)
+        for hits, wanted in zip(found, expected, strict=True):
+            assert ids_of(hits) == ids_of(wanted)
+            np.testing.assert_allclose([hit[1:4] for hit in hits], [hit[1:4] for hit in wanted], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cutoff_that_is_beyond_every_score() -> None:
+    """Against one text no similarity deviates: what is above its mean has a z of infinity."""
+    index = SurpriseIndex(weight=1, ensemble=clouds(1, seed=2)).add(documents := clouds(60))
+    with pytest.warns(UserWarning, match="one text"):
+        every = index.search(clouds(1, seed=1)[0], k=None)
+    above = [hit.id for hit in every if hit.z == math.inf]
+    assert 5 < len(above) < 55
+    for place in (0, -1):
+        cutoff = documents[above[place]]
+        assert ids_of(index.search(clouds(1, seed=1)[0], k=None, at_least_as_similar_as=cutoff)) == above
+    below = documents[every[-1].id]
+    assert index.search(clouds(1, seed=1)[0], k=None, at_least_as_similar_as=below) == every
+
+
 def test_limits_that_leave_one_score() -> None:
     index = SurpriseIndex(weight=1).add(clouds(20))
     every = index.search(clouds(1, seed=1)[0], k=None)
@@ -396,6 +426,52 @@ def test_duplicates_keep_their_ids() -> None:
     assert index.search(one[17], k=1)[0].id == "id 217"
     assert "id 17" not in index
     assert "id 217" in index
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [3, 5],
+        (3, 5, 3),
+        {3, 5},
+        np.array([3, 5]),
+        torch.tensor([3, 5]),
+        pd.Series([3, 5]),
+        (i for i in (3, 5)),
+        [np.int8(3), 5],
+        {3: "", 5: ""}.keys(),
+    ],
+    ids=str,
+)
+def test_ids_to_remove_in_every_form(given: object) -> None:
+    assert SurpriseIndex().add(clouds(7)).remove(given).ids == [0, 1, 2, 4, 6]
+
+
+@pytest.mark.parametrize("given", [3, np.int64(3), torch.tensor(3), np.array(3)], ids=repr)
+def test_one_id_to_remove(given: object) -> None:
+    assert SurpriseIndex().add(clouds(5)).remove(given).ids == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (b"\x05", r"ids\[0\] must be an int or a str, got bytes"),
+        (3.0, r"ids\[0\] must be an int or a str, got float"),
+        (None, r"ids\[0\] must be an int or a str, got NoneType"),
+        (True, r"ids\[0\] must be an int or a str, got bool"),
+        ([1, 2.0], r"ids\[1\] must be an int or a str, got float"),
+        (torch.tensor([1.0]), r"ids\[0\] must be an int or a str, got float"),
+        (np.array([[1, 2]]), r"ids\[0\] must be an int or a str, got list"),
+        ({1: "x"}, "ids must be a list .* got dict"),
+        (pd.DataFrame({1: [2]}), "ids must be a list .* got DataFrame"),
+        ("1", "no document has the id '1'"),
+    ],
+)
+def test_what_is_no_id_removes_nothing(given: object, message: str) -> None:
+    index = SurpriseIndex().add(clouds(7))
+    with pytest.raises(ValueError, match=message):
+        index.remove(given)
+    assert index.ids == list(range(7))
 
 
 @pytest.mark.parametrize(("given", "following"), [([0, 1], 2), ([7, -3], 8), (np.array([5, 2]), 6), ([-9, -8], 0)])
@@ -532,6 +608,59 @@ def test_texts_as_ensemble_and_cutoff(model: SurpriseModel) -> None:
 # --- input errors, size ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rows", [[*clouds(3)], [*clouds(3).numpy()], tuple(clouds(3)), clouds(3).tolist()], ids=type)
+def test_embeddings_in_a_list_are_no_texts(rows: object, model: SurpriseModel) -> None:
+    for index in (SurpriseIndex(), SurpriseIndex(model)):
+        with pytest.raises(
+            ValueError, match=r"^documents come as a (list|tuple) of embeddings: put them into one array"
+        ):
+            index.add(rows)
+        with pytest.raises(ValueError, match=r"^queries come as a (list|tuple) of embeddings: put them into one array"):
+            index.search(rows)
+
+
+@pytest.mark.parametrize("count", [0, 9])
+@pytest.mark.parametrize("nothing", [list, tuple, lambda: iter([]), lambda: np.array([], dtype=str)])
+def test_no_documents_and_no_queries(nothing: Callable, count: int) -> None:
+    index = SurpriseIndex(weight=1)
+    if count:
+        index.add(clouds(count))
+    version = index.version
+    assert index.search(nothing()) == []
+    assert len(index.add(nothing())) == count
+    assert len(index.add(nothing(), ids=[], metadata=[])) == count
+    assert index.version == version
+    with pytest.raises(ValueError, match="one entry for each of the 0 documents, got 1"):
+        index.add(nothing(), ids=[50])
+    with pytest.raises(ValueError, match="a dict, which is not a sequence"):
+        index.add({})
+    with pytest.raises(ValueError, match="one text or one embedding"):
+        index.search(clouds(1)[0], at_least_as_similar_as=nothing())
+
+
+def test_arrays_that_are_read_only_draw_no_warning() -> None:
+    rows = clouds(60).numpy()
+    expected = SurpriseIndex(weight=1, ensemble=rows).add(rows).search(rows[0])
+    rows.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert SurpriseIndex(weight=1, ensemble=rows).add(rows).search(rows[0]) == expected
+
+
+@pytest.mark.parametrize("name", ["engine", "engine_options", "direction", "weight", "n_cross", "device"])
+def test_options_are_fixed(name: str) -> None:
+    """An index whose option was set went on as it was, and was saved as what it was not."""
+    index = SurpriseIndex(weight=1).add(clouds(9))
+    before = getattr(index, name)
+    with pytest.raises(AttributeError, match=f"{name} is fixed .*: make a new one") as told:
+        setattr(index, name, 0.0)
+    assert (f"open it with {name}=..." in str(told.value)) == (name != "direction")
+    assert getattr(index, name) == before
+    for name in ("ids", "texts", "metadata", "version"):
+        with pytest.raises(AttributeError):
+            setattr(index, name, [])
+
+
 def test_options_are_checked() -> None:
     for options, message in (
         ({"engine": "annoy"}, "engine must be one of"),
@@ -561,7 +690,7 @@ def test_options_are_checked() -> None:
 
 
 def test_memory_is_the_vectors_and_a_block() -> None:
-    """150 MiB of vectors arrive in parts, are searched, thinned out, of which two copies meet, and searched again in not much more."""
+    """150 MiB of vectors arrive in parts, are searched, thinned out (two copies meet) and searched again in not much more."""
     code = """
 import resource, torch, sys
 from surprise_hf import SurpriseIndex
