@@ -55,7 +55,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         batch_size: elements of a step of `MiniBatchKMeans`, for millions of them; None for Lloyd's algorithm.
         n_cross: of the crossover.
         max_clusters: of "auto".
-        random_state: seed or generator.
+        random_state: as in scikit-learn: an integer, a `numpy.random.RandomState` or None; no `numpy.random.Generator`.
 
     Attributes:
         labels_: (n,) int32, cluster of each element.
@@ -127,7 +127,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         if self.iterate == "surprise":
             centres = self._iterate(unit, centres)
         self.cluster_centers_ = centres.numpy()
-        self._labels = self._fit_labels(unit, centres)
+        self._labels, self._is_mixed = self._fit_labels(unit, centres), self.assign == "mixed"
         if self.balanced:
             self._labels = _with_prices(self._labels, unit)
         self.labels_ = self._decide(unit)
@@ -140,10 +140,19 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
     def transform(self, X: Any) -> np.ndarray:
         """What rows are assigned by, (n, k), larger is nearer: z, the cosine, or S_w with assign="mixed".
 
-        With balanced=True z or the cosine is less the price of the cluster.
+        With balanced=True z or the cosine is less the price of the cluster. Options that were set after `fit` count
+        from the next one on.
         """
-        rows = self._rows(X)
-        return (self._labels.score(rows) if self.assign == "mixed" else self._labels.z(rows)).numpy()
+        return self._nearness(X).numpy()
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002 (scikit-learn's signature)
+        """Mean over the rows of X of what each is assigned for, its largest entry in `transform`: larger is better.
+
+        What the assignment maximises, so what `GridSearchCV` compares without `scoring`; as with the inertia, more
+        clusters score higher on the rows they were fitted to, and values of one `assign` say nothing beside another's.
+        A z without end (a centroid to which all similarities were equal) counts as 1e6.
+        """
+        return float(self._nearness(X).amax(dim=1).clamp(-1e6, 1e6).to(torch.float64).mean())
 
     def name_clusters(
         self, names: Any, embeddings: Any = None, *, model: Any = None, top: int = 1, distinct: bool = False
@@ -195,6 +204,10 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         return self.n_clusters_
 
     # --- pieces --------------------------------------------------------------------------------------------------
+
+    def _nearness(self, X: Any) -> Tensor:
+        rows = self._rows(X)
+        return self._labels.score(rows) if self._is_mixed else self._labels.z(rows)
 
     def _rows(self, X: Any) -> Tensor:
         check_is_fitted(self)

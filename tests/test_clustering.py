@@ -133,6 +133,32 @@ def test_transform_is_what_rows_are_assigned_by(assign: str, balanced: bool, ite
     assert (np.abs(price[0]).max() > 1e-3) == balanced
 
 
+@pytest.mark.parametrize("assign", ["surprise", "cosine", "mixed"])
+def test_the_score_is_the_mean_of_what_is_maximised(assign: str) -> None:
+    x, new = documents()[0], documents(seed=3)[0]
+    model = SurpriseKMeans(6, assign=assign, random_state=0).fit(x)
+    psi, context = (unit(rows) @ unit(model.cluster_centers_).T for rows in (new, x))
+    z = (psi - context.mean(axis=0)) / context.std(axis=0)
+    if assign == "mixed":
+        z = surprise(torch.from_numpy(new), torch.from_numpy(model.cluster_centers_), torch.from_numpy(x)).numpy()
+    wanted = psi if assign == "cosine" else z
+    assert model.score(new) == pytest.approx(wanted.max(axis=1).mean())
+    assert model.set_output(transform="pandas").score(new) == pytest.approx(wanted.max(axis=1).mean())
+    same = SurpriseKMeans(1, assign=assign).fit(np.ones((3, 4)))
+    assert np.isfinite([same.score(np.ones((2, 4))), same.score(np.eye(4))]).all()
+
+
+def test_options_set_after_the_fit_wait_for_the_next() -> None:
+    x = documents()[0]
+    for before, after in (("surprise", "mixed"), ("mixed", "surprise"), ("cosine", "mixed")):
+        model = SurpriseKMeans(6, assign=before, random_state=0).fit(x)
+        transformed, predicted, score = model.transform(x), model.predict(x), model.score(x)
+        model.set_params(assign=after)
+        np.testing.assert_array_equal(model.transform(x), transformed)
+        np.testing.assert_array_equal(model.predict(x), predicted)
+        assert model.score(x) == score
+
+
 def test_new_rows_are_judged_against_the_fitted_ones() -> None:
     x, _ = documents()
     model = SurpriseKMeans(6, random_state=0).fit(x)
@@ -331,6 +357,8 @@ def test_in_scikit_learns_company() -> None:
     assert adjusted_rand_score(y, pipe.fit_predict(x)) > 0.99
     search = GridSearchCV(SurpriseKMeans(random_state=0), {"n_clusters": [2, 4]}, scoring="adjusted_rand_score", cv=2)
     assert search.fit(x, y).best_params_ == {"n_clusters": 4}
+    search = GridSearchCV(SurpriseKMeans(random_state=0), {"n_clusters": [2, 4]}, cv=2)  # by its own score
+    assert search.fit(x).best_params_ == {"n_clusters": 4}
     assert clone(SurpriseKMeans(3, assign="cosine")).get_params()["assign"] == "cosine"
 
 
