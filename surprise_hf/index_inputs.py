@@ -79,8 +79,8 @@ def read_queries(name: str, queries: Any, dim: int | None, model: SurpriseModel 
         emb, cut = encoder.embed(texts, show_progress_bar=False)
         inputs.warn_cut(cut, len(texts), name, encoder.max_seq_length)
     rows = emb.detach().to("cpu", compute_dtype(emb.dtype)).numpy().astype(np.float64)
-    with np.errstate(over="ignore"):
-        length = np.linalg.norm(rows, axis=1) if rows.ndim == 2 else np.array([np.nan])
+    # quicker for one query than NumPy's norm, and does not warn where squares are infinite
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows)) if rows.ndim == 2 else np.array([np.nan])
     low, high = NORMAL
     if rows.shape[-1] == dim and emb.is_floating_point() and ((length > low) & (length < high)).all():
         return single, rows / length[:, None]
