@@ -261,8 +261,7 @@ class _Classifier:
 
     def _settle_weight(self, documents: int) -> None:
         """The default weight for so many documents, and a word where it is small: in the words of this command."""
-        from .fitted import crossover_weight
-        from .scorer import SMALL_WEIGHT
+        from .fitted import SMALL_WEIGHT, crossover_weight
 
         options = self.scorer.all_options
         if "weight" in options:

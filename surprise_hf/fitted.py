@@ -23,6 +23,7 @@ from .ops import compute_dtype, normal_cdf, sigma_floor, standardize, unit_rows
 from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Tails
 
+SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
 PIECE = 1 << 16  # elements of psi that are blended and ranked at once: half a MiB in float64
 
 

@@ -23,12 +23,11 @@ from .corpus import Corpus
 from .encoders import as_model
 from .engines import Engine, ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
-from .fitted import crossover_weight
+from .fitted import SMALL_WEIGHT, crossover_weight
 from .index_lock import SharedLock
 from .index_values import Id
 from .ranking import DIRECTIONS, Found, Limits, Ranker
 from .same_encoder import likeness, same_probe
-from .scorer import SMALL_WEIGHT
 
 __all__ = ["ExportedVectors", "Hit", "SurpriseIndex"]
 
@@ -306,10 +305,8 @@ class SurpriseIndex:
                 raise ValueError("at_least_as_similar_as must be one text or one embedding")
         hits: list[list[Hit]] = [[] for _ in range(len(keys))]
         with self._lock.shared():
-            if len(keys) and self.dim not in (
-                None,
-                keys.shape[1],
-            ):  # the first documents came after the check of the queries
+            known = self.dim in (None, keys.shape[1])  # or the first documents came after the check of the queries
+            if len(keys) and not known:
                 check_rows("queries", torch.from_numpy(keys), self.dim)
             allowed = None
             if filter is not None:

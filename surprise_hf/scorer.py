@@ -10,15 +10,14 @@ from torch import Tensor
 from . import inputs
 from .contexts import as_context
 from .ensemble import check_rows
-from .fitted import ENOUGH, FittedLabels, crossover_weight, plain_options
+from .fitted import ENOUGH, SMALL_WEIGHT, FittedLabels, crossover_weight, plain_options
 from .inputs import Label
 
 if TYPE_CHECKING:
     from .model import SurpriseModel
 
-__all__ = ["ARGUMENTS", "SCORING", "SMALL_WEIGHT", "Scorer"]
+__all__ = ["ARGUMENTS", "SCORING", "Scorer"]
 
-SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
 
 SCORING = {"surprise_weight": "weight", "n_cross": "n_cross", "estimator": "estimator", "refine": "refine"}
 ARGUMENTS = (
