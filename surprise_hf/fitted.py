@@ -24,6 +24,7 @@ from .refinement import SAMPLE, Judgement, judge, refine_labels
 from .tails import Tails
 
 SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
+LISTED = 64  # labels that the op lists, by insertion into the list of a document; more are sorted
 PIECE = 1 << 16  # elements of psi that are blended and ranked at once: half a MiB in float64
 
 
@@ -216,12 +217,16 @@ class FittedLabels:
         k = len(self) if k is None else k
         if not 1 <= k <= len(self):
             raise ValueError(f"k must be between 1 and the {len(self)} labels, got {k}")
-        if self._is_one_op:
+        if self._is_one_op and k <= LISTED:
             normalize = self.similarity == "cosine"
             return ops.surprise_topk(keys, self.queries, self.mean, self.std, k, normalize=normalize, impl=impl)
         scores = keys.new_empty((len(keys), k), dtype=est.score_dtype(keys, self.queries))
         indices = torch.empty((len(keys), k), dtype=torch.int64, device=keys.device)
         for part in est.row_slices(len(keys), len(self)):
+            if self._is_one_op:
+                indices[part] = est.best(self._op(keys[part], "z", impl), k)
+                scores[part] = self._op(keys[part], "score", impl).gather(1, indices[part])
+                continue
             psi = self.psi(keys[part], impl)
             # the blend has a dozen temporaries in float64 beside psi, whose product wants many rows at once
             for piece in est.row_slices(len(psi), len(self), PIECE):

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surprise_hf import ops
+from surprise_hf import estimators as est
+from surprise_hf import fitted, ops
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.scoring import FittedLabels, crossover_weight, surprise
 
@@ -65,6 +66,21 @@ def test_rank_orders_by_the_score_where_the_score_can_tell(pair: tuple[Tensor, T
     assert torch.equal(chosen[:, 0], indices[:, 0])
     assert torch.equal(labels.decide(keys), indices[:, 0])
     assert top.shape == (len(keys), 1)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("k", [None, 200, 65, 64])
+def test_a_long_list_is_that_of_the_op(similarity: str, k: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole numbers, so that labels tie; a list of more than 64 is sorted rather than inserted into."""
+    generator = torch.Generator().manual_seed(0)
+    keys, queries = (torch.randint(-2, 3, (n, 6), generator=generator).float() for n in (50, 300))
+    labels = FittedLabels.fit(queries, keys, weight=1, similarity=similarity)
+    monkeypatch.setattr(est, "BLOCK", 3000)  # in parts
+    scores, indices = labels.rank(keys, k)
+    monkeypatch.setattr(fitted, "LISTED", 300)
+    expected, order = labels.rank(keys, k)
+    assert torch.equal(indices, order)
+    assert torch.equal(scores, expected)
 
 
 @weights
