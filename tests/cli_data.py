@@ -92,12 +92,15 @@ def interrupt_after(
 
 
 def interrupt_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next deletion of a folder is interrupted when one file, the first by name, is gone."""
+    """The deletion of a run's folder is interrupted when one of its files, the first by name, is gone."""
     real = shutil.rmtree
 
-    def stopping(path: Any, *_: Any, **__: Any) -> None:
+    def stopping(path: Any, *args: Any, **kwargs: Any) -> None:
+        files = sorted(file for file in Path(path).glob("*.partial/**/*") if file.is_file())
+        if not files:  # of another folder
+            return real(path, *args, **kwargs)
         monkeypatch.setattr(shutil, "rmtree", real)
-        min(file for file in Path(path).rglob("*") if file.is_file()).unlink()
+        files[0].unlink()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", stopping)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-import surprise_hf
-from surprise_hf import SurpriseZeroShotPipeline, arguments, cli, tables
+from surprise_hf import SurpriseZeroShotPipeline, arguments, cli, jobs, tables
 from surprise_hf.model import SurpriseModel
 from tests.cli_data import ROWS, Command, in_a_process, interrupt_after, interrupt_clean_up, read, write
 
@@ -72,7 +71,7 @@ def test_interrupted_then_resumed(
     owner, name = {
         "embedding": (SurpriseModel, "embed"),
         "writing": (tables, "encode"),
-        "finishing": (surprise_hf.jobs.Job, "finish"),
+        "finishing": (jobs.Job, "finish"),
     }[what]
     with monkeypatch.context() as patch:
         interrupt_after(patch, owner, name, int(calls or 0), KeyboardInterrupt)
@@ -224,7 +223,7 @@ def test_an_interrupted_clean_up_leaves_the_folder_whole_or_gone(
     source, out = write(tmp_path / "in.csv"), tmp_path / f"out{suffix}"
     with monkeypatch.context() as patch:
         if when == "before":
-            interrupt_after(patch, surprise_hf.jobs, "remove", 0, KeyboardInterrupt)
+            interrupt_after(patch, jobs, "remove", 0, KeyboardInterrupt)
         else:
             interrupt_clean_up(patch)
         assert command.classify(source, *ARGS, "--out", out) == 130
