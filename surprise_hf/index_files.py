@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from .engines import Rows
 from .ensemble import Ensemble
+from .folders import replacing
 from .formats import INDEX, check_version, format_of
 from .hub import check_exists
 
@@ -82,9 +82,7 @@ def write(
         **options,
     }
     text = json.dumps(config, indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-        new = Path(name)
+    with replacing(folder, CONFIG, PATTERNS) as new:
         for number, (_, block) in enumerate([] if rows is None else rows.blocks()):
             save_file({"vectors": block.contiguous()}, new / SHARD.format(number))
         if ensemble is not None:
@@ -93,14 +91,6 @@ def write(
         if _is_ours(folder / CARD):
             (new / CARD).write_text(_card(config), encoding="utf-8")
         (new / CONFIG).write_text(text, encoding="utf-8")
-        (folder / CONFIG).unlink(missing_ok=True)  # files of two indexes are none
-        written = {path.name for path in new.iterdir()}
-        for file in sorted(written, key=lambda file: file == CONFIG):
-            (new / file).replace(folder / file)
-    for pattern in PATTERNS:
-        for path in folder.glob(pattern):
-            if path.name not in written:
-                path.unlink()
 
 
 def read(folder: Path, device: torch.device | str) -> Saved:

@@ -389,11 +389,8 @@ class SurpriseModel(ModelFiles):
 
     def stores(self, labels: Sequence[Label]) -> bool:
         """Whether these are the stored labels, in the same order and with the same descriptions."""
-        asked, stored = (
-            None if some is None else [(label, inputs.name_and_text(label)[1]) for label in some]
-            for some in (labels, self.candidate_labels)
-        )
-        return stored is not None and asked == stored
+        stored = self.candidate_labels
+        return stored is not None and _with_texts(labels) == _with_texts(stored)
 
     def fit_against(self, labels: Sequence[Label], template: inputs.Template, options: dict[str, Any]) -> FittedLabels:
         """Labels against the stored ensemble, with all options of `FittedLabels.fit`: as stored, or those made last."""
@@ -441,3 +438,7 @@ class SurpriseModel(ModelFiles):
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
         return nn.Sequential(UnitRows(), linear).eval()
+
+
+def _with_texts(labels: Sequence[Label]) -> list[tuple[Label, str]]:
+    return [(label, inputs.name_and_text(label)[1]) for label in labels]

@@ -26,6 +26,7 @@ from . import hub, inputs, model_card, windows
 from .encoding import PROBE, TextEncoder
 from .ensemble import Ensemble
 from .fitted import FittedLabels
+from .folders import replacing
 from .formats import INDEX, check_version, format_of
 from .inputs import DEFAULT_TEMPLATE, Label
 from .same_encoder import likeness, same_probe
@@ -121,19 +122,11 @@ class ModelFiles(TextEncoder):
         }
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"  # before any file is touched
         super().save(os.fspath(path), *args, **kwargs)
-        folder.mkdir(exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=folder) as name:
-            new = Path(name)
+        with replacing(folder, CONFIG, (LABELS, ENSEMBLE)) as new:
             save_file({"probe": probe, **tensors}, new / LABELS, metadata={"format": FORMAT})
             if self.ensemble is not None:
                 self.ensemble.save(new / ENSEMBLE)
             (new / CONFIG).write_text(text, encoding="utf-8")
-            (folder / CONFIG).unlink(missing_ok=True)  # files of two models are none: without it they count as nothing
-            for file in (LABELS, ENSEMBLE, CONFIG):
-                if (new / file).exists():
-                    (new / file).replace(folder / file)
-                else:
-                    (folder / file).unlink(missing_ok=True)
 
     def record_results(self, dataset: str, metrics: Mapping[str, Any], split: str | None = None) -> None:
         """Let the model card tell what an evaluation found; arguments and errors as `model_card.record_results`."""

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -84,17 +84,20 @@ def reading(path: str, fmt: str, column: str, exact: bool) -> Iterator[Source]:
 
 def _bring(path: str, file: Path) -> None:
     """Have a table under another name: a link to a file, and a copy of what can be read only once."""
-    if path == STDIN and sys.stdin is None:
-        raise ValueError("standard input is closed: give the name of a file")
-    if path != STDIN and not Path(path).exists():
+    if path == STDIN:
+        if sys.stdin is None:
+            raise ValueError("standard input is closed: give the name of a file")
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+    elif not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
-    if path != STDIN and Path(path).is_dir():
+    elif Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file")
-    if path != STDIN and Path(path).is_file():
+    elif Path(path).is_file():
         file.symlink_to(Path(path).resolve())
-        return
-    with nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as source, file.open("wb") as copy:
-        shutil.copyfileobj(source, copy)
+    else:  # a pipe
+        with Path(path).open("rb") as source, file.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
 
 
 def _load(file: Path, name: str, fmt: str, column: str, exact: bool) -> Dataset:
