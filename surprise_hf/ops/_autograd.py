@@ -256,16 +256,17 @@ class _FocalGradient(torch.autograd.Function):
         )
 
 
-def _focal_gradients(ops, ctx, grad, need_keys, need_queries):
-    """Gradients of keys and queries, where needed."""
+def _focal_backward(backward, ctx, grad):
+    """Gradients of keys and queries, where needed; the pairs and their weights have none."""
     if grad is None:
-        return None, None
-    backward = ops.weighted_focal_loss_backward.default
+        return None, None, None, None
+    need_keys, need_queries, *_ = ctx.needs_input_grad
     options = {"need_keys": need_keys, "need_queries": need_queries}
-    tensors = (grad, *ctx.saved_tensors)
-    once = torch.is_grad_enabled()
-    keys, queries = _FocalGradient.apply(backward, options, *tensors) if once else backward(*tensors, **options)
-    return keys if need_keys else None, queries if need_queries else None
+    if torch.is_grad_enabled():
+        keys, queries = _FocalGradient.apply(backward, options, grad, *ctx.saved_tensors)
+    else:
+        keys, queries = backward(grad, *ctx.saved_tensors, **options)
+    return keys if need_keys else None, queries if need_queries else None, None, None
 
 
 def _focal_gradient_fake(grad, keys, queries, slope, *, need_keys=True, need_queries=True):
@@ -286,34 +287,32 @@ class Rule(NamedTuple):
     results: int | None = None  # of the op's outputs; the others are for the gradient alone
 
 
-class _Direct(torch.autograd.Function):
-    """An op under its rule; the op, the rule and the options stand behind the tensors."""
-
-    @staticmethod
-    def forward(ctx, *args):
-        *inputs, op, rule, options = args
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
-            output = op(*inputs, **options)
-        rule.setup(ctx, inputs, options, output)
-        ctx.rule = rule
-        return output[: rule.results] if isinstance(output, tuple) else output
-
-    @staticmethod
-    def backward(ctx, *grads):
-        return *ctx.rule.backward(ctx, *grads), None, None, None
-
-
 def shortest_way(op: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
     """`op` with its gradient, past the dispatcher's Python, which asks for gradients in every call.
 
     A 4 x 4 call takes two thirds of the time, with gradients half. torch.compile takes the op itself.
     """
 
+    class Direct(torch.autograd.Function):
+        """The op under its rule; its options stand behind the tensors."""
+
+        @staticmethod
+        def forward(ctx, *args):
+            *inputs, options = args
+            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
+                output = op(*inputs, **options)
+            rule.setup(ctx, inputs, options, output)
+            return output[: rule.results] if isinstance(output, tuple) else output
+
+        @staticmethod
+        def backward(ctx, *grads):
+            return *rule.backward(ctx, *grads), None
+
     def call(*args: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
             output = op(*args, **options)
         elif torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-            return _Direct.apply(*args, op, rule, options)
+            return Direct.apply(*args, options)
         else:
             with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001
                 output = op(*args, **options)
@@ -338,8 +337,10 @@ def register(namespace: str) -> None:
     library = torch.library
     ops = getattr(torch.ops, namespace)
 
+    focal_gradient = ops.weighted_focal_loss_backward.default
+
     def focal_backward(ctx, grad, *_):
-        return *_focal_gradients(ops, ctx, grad, *ctx.needs_input_grad[:2]), None, None
+        return _focal_backward(focal_gradient, ctx, grad)
 
     for name, fake, rule in (
         ("cosine_surprise", _cosine_surprise_fake, Rule(_cosine_surprise_setup, _cosine_surprise_backward)),
