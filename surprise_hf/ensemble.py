@@ -14,6 +14,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -467,19 +468,14 @@ class Ensemble:
         Returns:
             The address of the commit. A card that someone edited stays as it is.
         """
-        from .hub import create, upload
-        from .model_card import ensemble_card, is_free
+        from .hub import upload
+        from .model_card import ensemble_card
 
         ensemble = self if reservoir else self.without_reservoir()
-        where = {name: kwargs[name] for name in ("token", "revision") if name in kwargs}
-        name = create(
-            repo_id, **where, **{name: kwargs.pop(name) for name in ("private", "exist_ok") if name in kwargs}
-        )
+        options = {"commit_message": "Add ensemble", "card": partial(ensemble_card, ensemble), **kwargs}
         with tempfile.TemporaryDirectory() as folder:
             ensemble.save(Path(folder, FILE))
-            if is_free(name, **where):
-                Path(folder, "README.md").write_text(ensemble_card(ensemble, name), encoding="utf-8")
-            return upload(folder, name, **{"commit_message": "Add ensemble", **kwargs})
+            return upload(folder, repo_id, **options)
 
     @classmethod
     def from_pretrained(

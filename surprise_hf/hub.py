@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .model_card import is_free
 
 __all__ = ["check_exists", "create", "download", "find", "upload"]
 
@@ -72,6 +75,7 @@ def upload(
     commit_description: str | None = None,
     create_pr: bool = False,
     delete_patterns: list[str] | None = None,
+    card: Callable[[str], str] | None = None,
     **more: Any,
 ) -> str:
     """Put a folder's files into a repository, made where there is none; files that are there already are not sent.
@@ -84,14 +88,22 @@ def upload(
         commit_message, commit_description: of the commit.
         create_pr: open a pull request rather than change the branch.
         delete_patterns: files there that go if the folder lacks them.
+        card: gives the text of README.md for the repository's name with owner; one that someone edited there stays.
 
     Returns:
         The address of the commit, or of the pull request.
     """
     from huggingface_hub import HfApi
 
+    name = create(repo_id, repo_type=repo_type, revision=revision, token=token, **more)
+    ignored = ["*.pyc"]  # beside the module of an installed metric
+    if card is not None:
+        if is_free(name, token, revision, repo_type):
+            Path(folder, "README.md").write_text(card(name), encoding="utf-8")
+        else:
+            ignored.append("README.md")
     commit = HfApi(token=token).upload_folder(
-        repo_id=create(repo_id, repo_type=repo_type, revision=revision, token=token, **more),
+        repo_id=name,
         folder_path=folder,
         repo_type=repo_type,
         revision=revision,
@@ -99,7 +111,7 @@ def upload(
         commit_description=commit_description,
         create_pr=create_pr,
         delete_patterns=delete_patterns,
-        ignore_patterns=["*.pyc"],  # beside the module of an installed metric
+        ignore_patterns=ignored,
     )
     return commit.pr_url if create_pr and commit.pr_url else commit.commit_url
 

@@ -9,7 +9,6 @@ documents.parquet           id, text, metadata (JSON)
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +20,9 @@ from .ensemble import Ensemble
 from .folders import replacing
 from .formats import INDEX, check_version, format_of
 from .hub import check_exists
+from .model_card import index_card, is_ours
 
 FORMAT, VERSION = INDEX, 1
-TAG = "surprise-index"  # of the cards that are replaced
 CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
 SHARD = "vectors-{:05d}.safetensors"
 PATTERNS = ["vectors-*.safetensors", ENSEMBLE, DOCUMENTS, CONFIG]  # what a later upload replaces
@@ -51,8 +50,8 @@ def write(
 ) -> None:
     """Write an index, in place of one that the folder holds.
 
-    That one is as it was until all files of the new one are written, under a name of their own. A card that is no
-    index's, or has lost the tag of one, stays.
+    That one is as it was until all files of the new one are written, under a name of their own. A card that someone
+    wrote or edited stays.
 
     Raises:
         ValueError: the folder's config.json is no index's, as a model's; nothing is written then.
@@ -88,8 +87,8 @@ def write(
         if ensemble is not None:
             ensemble.save(new / ENSEMBLE)
         parquet.write_table(table, new / DOCUMENTS)
-        if _is_ours(folder / CARD):
-            (new / CARD).write_text(_card(config), encoding="utf-8")
+        if is_ours(folder / CARD):
+            (new / CARD).write_text(index_card(config), encoding="utf-8")
         (new / CONFIG).write_text(text, encoding="utf-8")
 
 
@@ -156,27 +155,6 @@ def download(repo_id: str, **options: Any) -> Path:
     return Path(snapshot_download(repo_id, repo_type="dataset", **options))
 
 
-def _is_ours(card: Path) -> bool:
-    """There is none, or its front matter has the tag."""
-    return not card.is_file() or TAG in card.read_text(encoding="utf-8", errors="replace").partition("\n---")[0]
-
-
-def _card(config: dict[str, Any]) -> str:
-    lines: Sequence[str] = (
-        "---",
-        f"tags: [surprise-hf, {TAG}]",
-        "---",
-        "# SurpriseIndex",
-        "",
-        f"{config['documents']:,} documents, {config['dim']} dimensions.",
-        f"Encoder: {config['encoder'] or 'not recorded'}.",
-        "",
-        "```python",
-        "from surprise_hf import SurpriseIndex",
-        "",
-        'index = SurpriseIndex.from_pretrained("this repository", model="its encoder")',
-        'index.search("a text", k=10)',
-        "```",
-        "",
-    )
-    return "\n".join(lines)
+def card(folder: Path, repo_id: str) -> str:
+    """The card of an index in a folder, for the repository that it goes to."""
+    return index_card(json.loads((folder / CONFIG).read_text(encoding="utf-8")), repo_id)

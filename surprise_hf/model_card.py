@@ -17,7 +17,7 @@ from .inputs import as_number, short
 
 __all__ = ["CITATION", "MARK", "model_card", "record_results", "training_arguments"]
 
-MARK = "<!-- Written by surprise_hf each time the model is saved. To keep your own edits, delete this line. -->"
+MARK = "<!-- Written by surprise_hf each time this is saved. To keep your own edits, delete this line. -->"
 
 CITATION = """\
 @misc{surprise_score,
@@ -65,26 +65,33 @@ SWITCHES = (  # the same of options that say something where they are off, too
 )
 
 
-def is_free(repo_id: str, token: bool | str | None = None, revision: str | None = None) -> bool:
-    """Whether a card may be written into a repository: there is none, or one of ours that nobody edited.
+def is_ours(path: Path) -> bool:
+    """Whether a card may be written to this path: there is none, or one of ours that nobody edited."""
+    return not path.is_file() or MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def is_free(
+    repo_id: str, token: bool | str | None = None, revision: str | None = None, repo_type: str = "model"
+) -> bool:
+    """`is_ours` of the card in a repository.
 
     Args:
         repo_id: owner/name of a repository that is there.
-        token: as for `hub.upload`.
+        token, repo_type: as for `hub.upload`.
         revision: a branch that is there.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        path = hf_hub_download(repo_id, "README.md", token=token, revision=revision)
+        path = hf_hub_download(repo_id, "README.md", repo_type=repo_type, token=token, revision=revision)
     except LocalEntryNotFoundError:  # no answer; also an EntryNotFoundError
         return False
     except EntryNotFoundError:
         return True
     except HfHubHTTPError:
         return False
-    return MARK in Path(path).read_text(encoding="utf-8")
+    return is_ours(Path(path))
 
 
 def license_of(card: str) -> str | None:
@@ -333,4 +340,16 @@ def ensemble_card(ensemble: Any, repo_id: str) -> str:
         f" {_plain(ensemble.encoder or 'an encoder without a name')}, and {single}. They"
         " give a similarity its context: the [surprise score](https://arxiv.org/abs/2308.09765).\n\n"
         f'```python\nimport surprise_hf\n\nensemble = surprise_hf.Ensemble.from_pretrained("{repo_id}")\n```\n'
+    )
+
+
+def index_card(config: Mapping[str, Any], repo_id: str = "this folder") -> str:
+    """The card of a `SurpriseIndex`, from its config.json, in a folder or in a repository of its own."""
+    return (
+        f"---\nlibrary_name: surprise_hf\ntags:\n- surprise_hf\n- surprise-index\n---\n{MARK}\n\n# SurpriseIndex\n\n"
+        f"{config['documents']:,} documents, {config['dim']} dimensions.\n"
+        f"Encoder: {_plain(config['encoder'] or 'not recorded')}.\n\n"
+        "```python\nfrom surprise_hf import SurpriseIndex\n\n"
+        f'index = SurpriseIndex.from_pretrained("{repo_id}", model="its encoder")\n'
+        'index.search("a text", k=10)\n```\n'
     )

@@ -9,6 +9,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -458,11 +459,14 @@ class SurpriseIndex:
         Args:
             repo_id: user/name.
             options: of `hub.upload`: private, token, revision, commit_message.
+
+        A card that someone edited stays as it is.
         """
         options = {"commit_message": "Upload SurpriseIndex", "delete_patterns": index_files.PATTERNS, **options}
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            return hub.upload(folder, repo_id, repo_type="dataset", **options)
+            card = partial(index_files.card, Path(folder))
+            return hub.upload(folder, repo_id, repo_type="dataset", card=card, **options)
 
     def _check_encoder(self) -> None:
         """Refuse a model under which a stored text no longer has the vector that is stored with it."""

@@ -207,7 +207,7 @@ def test_an_index_that_cannot_be_written_leaves_the_one_that_is_there(
         "vectors": "safetensors.torch.save_file",
         "ensemble": "surprise_hf.ensemble.Ensemble.save",
         "documents": "pyarrow.parquet.write_table",
-        "card": "surprise_hf.index_files._card",
+        "card": "surprise_hf.index_files.index_card",
     }
     if fails in place:
         monkeypatch.setattr(place[fails], broken)
@@ -263,7 +263,7 @@ def test_a_model_and_an_index_do_not_replace_each_other(tmp_path: Path, st_path:
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("text", ["mine", "---\ntags: [cats]\n---\nfound by a surprise-index\n"])
+@pytest.mark.parametrize("text", ["mine", "---\ntags: [surprise-index]\n---\nfound by an index\n"])
 def test_a_card_that_someone_wrote_stays(tmp_path: Path, text: str) -> None:
     (tmp_path / "README.md").write_text(text)
     for rows in (9, 12):
@@ -333,6 +333,11 @@ index.push_to_hub("me/index", private=True)
 index.push_to_hub("me/index", revision="v2")
 index.remove(["d3"]).push_to_hub("me/index", commit_message="one less")
 print(json.dumps([[hit.id, hit.score, hit.text, hit.metadata] for hit in index.search("dog cat", k=None)]))
+import huggingface_hub
+index.push_to_hub("edited")
+mine = {"path_or_fileobj": b"# mine", "path_in_repo": "README.md", "repo_type": "dataset"}
+huggingface_hub.HfApi().upload_file(repo_id="me/edited", **mine)
+index.remove(["d4"]).push_to_hub("edited")
 """
 READER = """
 from surprise_hf import SurpriseIndex
@@ -347,9 +352,13 @@ def test_through_a_hub(st_path: Path, tmp_path: Path) -> None:
         pushed = client(AUTHOR, hub.environment(tmp_path / "author"), st_path)
         found = client(READER, hub.environment(tmp_path / "reader"), st_path)
         repo = hub.repos["dataset", "me/index"]
-        files = repo.files()
+        files, edited = repo.files(), hub.repos["dataset", "me/edited"].files()
     assert repo.private
     assert found == pushed
     assert len(found) == 15
     names = {"README.md", "config.json", "documents.parquet", "ensemble.safetensors", "vectors-00000.safetensors"}
     assert names <= set(files)
+    assert b'from_pretrained("me/index"' in files["README.md"].data
+    assert b"15 documents" in files["README.md"].data
+    assert edited["README.md"].data == b"# mine"
+    assert json.loads(edited["config.json"].data)["documents"] == 14

@@ -28,7 +28,7 @@ LABELS = ["sport", "money", "pipe|label"]
 PATTERN = r"""---
 .*
 ---
-<!-- Written by surprise_hf each time the model is saved\. .*-->
+<!-- Written by surprise_hf each time this is saved\. .*-->
 
 # A surprise-zero-shot model
 
