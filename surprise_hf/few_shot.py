@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["aim_labels", "fit_labels", "mix_labels", "part_labels", "pseudo_label"]
 
-NAME_COUNTS = 2.0  # a label's name weighs as much as so many examples (docs/few_shot.md)
+NAME_COUNTS = 2.0  # a label's name weighs as much as so many examples (docs/few_shot_tried.md)
 SHARPNESS, PULL, STEPS = 10.0, 0.03, 60  # of `part_labels`
 
 
@@ -82,7 +82,7 @@ def aim_labels(
     Where cosines crowd, unlike texts too have one near 1, and pushing all of them to zero would undo what the encoder
     knows. So both are seen from the middle between the mean example and the mean name, times the cosine that an example
     and a name have on average: next to nothing where cosines don't crowd, which is where it would cost
-    (docs/few_shot.md).
+    (docs/few_shot_tried.md).
 
     Args:
         vectors, examples, positive, weight: as for `mix_labels`.
@@ -117,7 +117,7 @@ def part_labels(
 
     Logistic regression with no constant and the names for a start: rows and names are seen from the centre c, a label's
     logit is 10 w . (k^ - c), and w, which starts at u(q^ - c), is held there by 0.03 / 2 |10 w - 10 u(q^ - c)|^2, as
-    heavy as one example's loss (docs/few_shot.md).
+    heavy as one example's loss (docs/few_shot_tried.md).
 
     Args:
         vectors: (m, d) floating: the embedded names.
@@ -214,7 +214,7 @@ def fit_labels(
 def refinement_beside(examples: int, documents: int) -> int | str:
     """How far labels that part so many examples are refined on so many documents: "auto", or 0 where these are no more.
 
-    Refinement finds where a group lies, which examples tell with less doubt (docs/few_shot.md).
+    Refinement finds where a group lies, which examples tell with less doubt (docs/few_shot_tried.md).
     """
     return "auto" if documents > examples else 0
 
