@@ -19,8 +19,7 @@ class Encoder(nn.Module):
         self.batches: list[int] = []
 
     def preprocess(self, texts: list[str], prompt: str | None = None) -> dict[str, Tensor]:
-        assert prompt is None
-        return {"row": torch.tensor([int(text) for text in texts])}
+        return {"row": torch.tensor([int((prompt or "") + text) for text in texts])}
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         self.batches.append(len(features["row"]))
@@ -113,6 +112,38 @@ def test_documents_and_labels_are_seen_from_where_they_are_aimed_at():
         torch.testing.assert_close(loss([features], (positive, None)), expected)
         loss.aim()
         torch.testing.assert_close(loss([features], (positive, None)), plain)
+
+
+@pytest.mark.parametrize("step", [None, 2])
+def test_labels_are_read_with_the_prompt(step):
+    torch.manual_seed(0)
+    model, positive = Encoder(200), one_of([0, 2], 3)
+    loss = LabelMatrixLoss(model, ["0", "1", "2"], labels_per_step=step, prompt="1")
+    value = loss([model.preprocess(["7", "8"])], (positive, None))
+    torch.testing.assert_close(
+        value, weighted_focal_loss(model.table.weight[7:9], model.table.weight[10:13], positive)[0]
+    )
+
+
+def test_what_is_remembered_goes_on_where_it_was():
+    """The vectors of labels that are not encoded in a step, and whose turn is next."""
+    torch.manual_seed(0)
+    m = 7
+    model = Encoder(m + 1)
+    whole, resumed = (LabelMatrixLoss(model, [str(i) for i in range(m)], labels_per_step=3) for _ in range(2))
+    inputs = [model.preprocess([str(m)])], (one_of([5], m), None)
+    whole(*inputs)  # 5, 0 and 1
+    with torch.no_grad():
+        model.table.weight += 1
+    resumed.remember(whole.memory())
+    results = []
+    for loss in (whole, resumed):
+        model.table.weight.grad = None
+        value = loss(*inputs)
+        value.backward()
+        assert model.table.weight.grad.any(dim=1).nonzero().flatten().tolist() == [2, 3, 5, m]
+        results.append(value.detach())
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_many_labels_take_turns():

@@ -363,6 +363,7 @@ def test_the_models_prompt_is_used_on_both_sides(st_path, tmp_path):
     same.args.prompts = None
     (batch,) = list(trainer.get_train_dataloader())[:1]
     assert "query" in trainer.model.tokenizer.decode(batch["text_input_ids"][0])
+    assert trainer.loss.prompt == same.loss.prompt == "query: "
     trainer.train()
     same.train()
     assert_same(weights(trainer.model), weights(same.model))
