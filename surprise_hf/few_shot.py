@@ -47,7 +47,7 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tens
     """Label vectors between the labels' names and their examples.
 
     Names and examples differ in more than meaning (length, form), so both are seen from the mean c of the examples:
-    with u(x) = x / |x| and a label of n examples with mean M, the direction is (2 u(q^ - c) + n u(M - c)) / (2 + n).
+    with u(x) = x / |x| and a label of n examples with mean M, the direction is 2 u(q^ - c) + n u(M - c).
 
     Args:
         vectors: (m, d) floating: the embedded names.
@@ -64,7 +64,7 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tens
     share, middle = _shares(rows, positive, weight)
     count = share.sum(dim=0).unsqueeze(1)
     mean = share.T @ rows / torch.where(count > 0, count, 1.0)
-    direction = (NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)) / (NAME_COUNTS + count)
+    direction = NAME_COUNTS * unit_rows(names - middle) + count * unit_rows(mean - middle)
     length = torch.linalg.vector_norm(names - middle, dim=1, keepdim=True)
     return torch.where(count > 0, middle + length * unit_rows(direction), names)
 

@@ -128,16 +128,31 @@ def test_aims_pair_by_pair():
     np.testing.assert_allclose(centre, (example @ name) * (example + name) / 2, rtol=1e-12)
 
 
-@pytest.mark.parametrize("why", ["one example each", "opposite examples", "none"])
+@pytest.mark.parametrize("why", ["one example each", "one each, opposite to a name", "opposite examples", "none"])
 def test_names_are_aimed_at_where_examples_have_nothing_to_say(why):
+    """And from where they are, unless names and examples crowd."""
     names, row = torch.eye(4)[:2], torch.tensor([[0.0, 0.0, 1.0, 0.2]])
-    examples = {"one example each": torch.cat((row, names[:1])), "none": row[:0]}.get(why, torch.cat((row, -row)))
+    examples = {
+        "one example each": torch.cat((row, names[:1])),
+        "one each, opposite to a name": torch.cat((row, -names[:1])),
+        "none": row[:0],
+    }.get(why, torch.cat((row, -row)))
     positive = torch.eye(2, dtype=torch.bool)[: len(examples)]
     if why == "opposite examples":
         positive = torch.tensor([[True, False], [True, False]])
     offset, centre = aim_labels(names, examples, positive)
     assert not offset.any()
     assert bool(centre.any()) == (why == "one example each")
+
+
+def test_copies_of_an_example_leave_a_label_without_any_at_its_name():
+    """They are as alike as can be, r = 1, with which n r / (1 + (n - 1) r) is 0 / 0 for n = 0."""
+    names, row = torch.eye(3, dtype=torch.float64), torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64)
+    positive = torch.tensor([[True, False, False], [False, True, False]]).repeat_interleave(2, dim=0)
+    offset, _ = aim_labels(names, torch.cat((row, row, -row, -row)), positive)
+    mixed = mix_labels(names, torch.cat((row, row, -row, -row)), positive)
+    torch.testing.assert_close(offset, mixed - names)
+    assert not offset[2].any()
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -209,11 +224,14 @@ def test_pipeline_with_examples(minilm_path, tmp_path):
     [(9, None, "auto"), (8, None, 0), (4, None, 0), (4, 3, 3), (9, 0, 0), (None, None, "auto")],
 )
 def test_no_more_documents_than_examples_leave_labels_where_these_are(st_path, documents, asked, refine):
-    """Nine examples, one of them blank and left out: eight. Without an ensemble each call brings its own documents."""
+    """Ten rows, of which a blank one and one without a label are no examples: eight.
+
+    Without an ensemble each call brings its own documents.
+    """
     model = load(st_path)
-    texts = [*DOCUMENTS[:8], " "]
+    texts = [*DOCUMENTS[:8], " ", "wind"]
     given = None if documents is None else DOCUMENTS[:documents]
-    fit_labels(model, texts, (LABELS * 3)[:9], documents=given, refine=asked)
+    fit_labels(model, texts, [*LABELS * 3, None], documents=given, refine=asked)
     assert model.fit_options["refine"] == refine
 
 

@@ -319,6 +319,7 @@ def test_a_weight_counts_as_so_many_copies():
     ("weight", "words"),
     [
         ([1.0, math.nan], "finite number"),
+        ([1.0, math.inf], "finite number"),
         ([1.0, -1.0], "from 0 on"),
         ([[1.0, 2.0]], "for each label"),
         ([1.0], "1 weig"),
