@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, T5Config, T5EncoderModel
 from transformers.pipelines.pt_utils import KeyDataset
 
-from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, hub, remote
+from surprise_hf import Ensemble, SurpriseModel, SurpriseZeroShotPipeline, hub, remote, surprise_remote
+from surprise_hf.fitted import FittedLabels
 from tests.hub_server import Hub
 from tests.test_hub import client
 
@@ -158,6 +160,58 @@ def test_every_option_that_labels_are_stored_with(options, st_path, tmp_path):
     same([here("dog cat")], [there("dog cat")])
     if options.get("estimator", "gaussian") == "gaussian" and not options.get("refine"):
         same(here(DOCUMENTS, OTHERS), there(DOCUMENTS, OTHERS))
+
+
+SHARES = (None, 0.0, 0.0004, 0.5, 0.9995, 1.0)  # those next to 0 and 1 count as them
+
+
+def rows(n: int, seed: int) -> torch.Tensor:
+    return torch.randn(n, 5, generator=torch.Generator().manual_seed(seed)) + 0.5
+
+
+@pytest.mark.parametrize("weight", SHARES)
+@pytest.mark.parametrize("kind", ["even", "odd", "an even pair", "one document", "copies", "at one end", "stored"])
+def test_scores_are_those_of_the_package(kind, weight, tmp_path):
+    """Its own statistics of the documents, or of a stored ensemble, against `FittedLabels`."""
+    queries, keys = rows(3, 0), rows(8, 1)
+    documents = {
+        "odd": rows(7, 2),
+        "an even pair": rows(2, 2),
+        "one document": rows(1, 2),
+        "copies": rows(1, 2)[[0] * 4],
+    }
+    documents["at one end"] = queries[:1].repeat(4, 1)
+    context = documents.get(kind, rows(8, 2))
+    if kind == "at one end":
+        queries = queries[:1]
+    if kind == "stored":
+        context = Ensemble.from_embeddings(context)
+        context.save(tmp_path / "ensemble.safetensors")
+        found = surprise_remote.fit(queries, load_file(tmp_path / "ensemble.safetensors"), keys, weight)
+    else:
+        found = surprise_remote.fit(queries, None, context, weight)
+    expected = FittedLabels.fit(queries, context, weight=weight)
+    assert found["weight"] == expected.weight
+    for part in (keys, context.reservoir if kind == "stored" else context, 1e-3 * queries):
+        same_ranks(found, expected, part)
+
+
+@pytest.mark.parametrize("weight", SHARES)
+@pytest.mark.parametrize("estimator", ["quantile", "empirical"])
+def test_ranks_of_stored_labels_are_those_of_the_package(estimator, weight):
+    """Copies of a document tie in the empirical estimate, and so do those beyond all others: z decides then."""
+    keys = rows(8, 1)
+    fitted = FittedLabels.fit(rows(3, 0), torch.cat((keys[:4], rows(5, 2))), weight=weight, estimator=estimator)
+    same_ranks(fitted.state(), fitted, torch.cat((keys, 5 * fitted.queries, -fitted.queries)))
+
+
+def same_ranks(state: dict[str, torch.Tensor], fitted: FittedLabels, keys: torch.Tensor) -> None:
+    scores, order = fitted.rank(keys)
+    for (there, places), here, at in zip(
+        surprise_remote.rank(surprise_remote.unit(keys), state), scores, order, strict=True
+    ):
+        assert places == at.tolist()
+        torch.testing.assert_close(torch.tensor(there)[at], here, atol=1e-5, rtol=0, check_dtype=False)
 
 
 @pytest.fixture(scope="module")
