@@ -52,11 +52,7 @@ class SurpriseRemotePipeline(Pipeline):
         super().__init__(model, *args, **kwargs)
         self.model.eval()
         self.settings = self._json("config_sentence_transformers.json") or {}
-        text = self._json("sentence_bert_config.json") or {}
-        self.limit = text.get("max_seq_length") or min(
-            self.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 10**9
-        )
-        self.lower = text.get("do_lower_case", False)
+        self.limit = min(self.tokenizer.model_max_length, 10**9)  # 1e30, where there is none, is beyond its integers
         self.steps = [self._module(m["path"], m["type"].split(".")[-1]) for m in self._json("modules.json") or []]
         self.stored = self._json("surprise/config.json")
         if not isinstance(self.stored, dict) or self.stored.get("format") != "surprise_hf.model":
@@ -135,7 +131,6 @@ class SurpriseRemotePipeline(Pipeline):
         return len(found) - (found[-1] in self.tokenizer.all_special_ids)
 
     def _tokens(self, texts: list[str]) -> Any:
-        texts = [text.lower() for text in texts] if self.lower else texts
         return self.tokenizer(texts, padding=True, truncation=True, max_length=self.limit, return_tensors="pt")
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from scipy.special import log_softmax
 from transformers import pipeline
 
 from surprise_hf import SurpriseModel, pseudo_label, surprise
-from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels
+from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels, surest
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
 from surprise_hf.targets import read_targets
@@ -41,22 +43,28 @@ def test_mixing_by_hand():
     torch.testing.assert_close(once[0], unit_rows(torch.tensor([[2.0, 1.0]], dtype=torch.float64))[0])
 
 
-def test_mixing_around_a_centre():
-    """The formula in NumPy; a label turns around the centre and stays as far from it as its name."""
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mixing_around_a_centre(weighted):
+    """The formula in NumPy; a label turns around the centre and stays as far from it as its name.
+
+    Weights may add up to less than one example.
+    """
     draw = np.random.default_rng(0)
     q, k = (draw.normal(size=(n, 5)) + 1 for n in (2, 7))
+    weight = draw.uniform(0.1, 0.3, size=7) if weighted else np.ones(7)
 
     def u(x):
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
-    c = u(k).mean(axis=0)
+    c = np.average(u(k), axis=0, weights=weight)
     positive = np.arange(7)[:, None] % 2 == np.arange(2)  # four examples and three
-    groups = [u(k)[positive[:, label]] for label in range(2)]
-    turned = [
-        2 * u(name - c) + len(group) * u(group.mean(axis=0) - c) for name, group in zip(u(q), groups, strict=True)
-    ]
+    turned = []
+    for name, own in zip(u(q), positive.T, strict=True):
+        mean = np.average(u(k)[own], axis=0, weights=weight[own])
+        turned.append(2 * u(name - c) + weight[own].sum() * u(mean - c))
     expected = c + np.linalg.norm(u(q) - c, axis=1, keepdims=True) * u(np.stack(turned))
-    found = mix_labels(*map(torch.from_numpy, (q, k, positive)))
+    given = torch.from_numpy(weight) if weighted else None
+    found = mix_labels(*map(torch.from_numpy, (q, k, positive)), weight=given)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -255,6 +263,8 @@ def test_examples_are_matched_with_their_labels(st_path):
     blank_left_out = model.label_vectors(LABELS, model.hypothesis_template)
     fit_labels(model, ["sport", "money", "rain"], ["sport", "money", "weather"], candidate_labels=LABELS)
     torch.testing.assert_close(blank_left_out, model.label_vectors(LABELS, model.hypothesis_template))
+    with pytest.raises(ValueError, match=r"document 2 .* half of a surrogate pair"):
+        fit_labels(model, ["sport", " ", "half \ud800"], LABELS)
     with pytest.raises(ValueError, match="there are 2 texts but 3 labels"):
         fit_labels(model, ["sport", "money"], LABELS)
     with pytest.raises(ValueError, match="there are 1 vectors but 3 labels"):
@@ -320,6 +330,13 @@ def test_pseudo_labels_are_the_surest(st_path):
     for label in range(3):
         mine = sorted((row for row in range(9) if best[row] == label), key=lambda row: -gap[row])[:2]
         assert [row["text"] for row in rows if row["label"] == label] == [DOCUMENTS[row] for row in mine]
+
+
+def test_what_no_spread_tells_apart_is_the_least_sure():
+    """Where sigma is 0, z is infinite: a gap of inf - inf is none, and one to a finite z is the largest."""
+    z = torch.tensor([[math.inf, math.inf, 0.0], [3.0, 1.0, 2.0], [math.inf, 1.0, 0.0], [0.0, 5.0, 0.0]])
+    assert surest(z, 3) == [(2, 0), (1, 0), (0, 0), (3, 1)]
+    assert surest(z, 2) == [(2, 0), (1, 0), (3, 1)]
 
 
 def test_pseudo_labels_keep_their_descriptions(st_path):

@@ -203,7 +203,9 @@ def test_columns_of_one_name_are_refused(st_path, tmp_path):
 
 def test_weights_of_another_trainers_rows_count_where_they_are_named(st_path, tmp_path):
     weighted = make(st_path, tmp_path, {"text": TEXTS, "label": TARGETS, "w": [2.0] * 24}, weight_column="w")
-    assert make(st_path, tmp_path, weighted.train_dataset).train_dataset.column_names == ["text", "label"]
+    for labels in (None, LABELS):
+        plain = make(st_path, tmp_path, weighted.train_dataset, trainer={"labels": labels})
+        assert plain.train_dataset.column_names == ["text", "label"]
     named = make(st_path, tmp_path, weighted.train_dataset, weight_column="weight")
     assert named.train_dataset.column_names == ["text", "label", "weight"]
 
