@@ -179,7 +179,7 @@ def test_scores_are_those_of_the_package(kind, weight, tmp_path):
         "odd": rows(7, 2),
         "an even pair": rows(2, 2),
         "one document": rows(1, 2),
-        "copies": rows(1, 2)[[0] * 4],
+        "copies": rows(1, 2) * scales,
     }
     documents["at one end"] = queries[:1] + 1e-4 * rows(4, 3)
     context = documents.get(kind, rows(8, 2))
@@ -480,8 +480,22 @@ def test_nothing_is_pushed_where_the_second_branch_would_be_refused(st_path, mon
     assert pushed == []
     assert model.push_to_hub("me/model") == "address"
     model.push_to_hub("me/model", remote_code=True)
-    model.push_to_hub("me/model", "token", revision="v2", remote_code=True)
-    assert pushed == ["made", None, "made", None, "remote-code", "made", "v2", "v2-remote-code"]
+    for revision in ("main", "v2"):
+        model.push_to_hub("me/model", "token", revision=revision, remote_code=True)
+    expected = [
+        "made",
+        None,
+        "made",
+        None,
+        "remote-code",
+        "made",
+        "main",
+        "remote-code",
+        "made",
+        "v2",
+        "v2-remote-code",
+    ]
+    assert pushed == expected
 
 
 def test_opened_with_code_and_saved_it_needs_none(st_path, tmp_path):

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, Features, Value
 from transformers import pipeline
 
 from tests.trainer_data import LABELS, TARGETS, TEXTS, as_class_label, assert_same, make, rows, weights
@@ -208,6 +208,17 @@ def test_weights_of_another_trainers_rows_count_where_they_are_named(st_path, tm
         assert plain.train_dataset.column_names == ["text", "label"]
     named = make(st_path, tmp_path, weighted.train_dataset, weight_column="weight")
     assert named.train_dataset.column_names == ["text", "label", "weight"]
+    with pytest.raises(ValueError, match="no column 'weight'; it has text, label"):
+        make(st_path, tmp_path, plain.train_dataset, trainer={"labels": LABELS}, weight_column="weight")
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", None])
+def test_the_only_column_of_strings_beside_the_labels_holds_the_texts(st_path, tmp_path, kind):
+    data = {"place": [*range(24)], "body": TEXTS, "label": TARGETS}
+    if kind is not None:
+        strings = {name: Value(kind) for name in ("body", "label")}
+        data = Dataset.from_dict(data, Features({"place": Value("int64"), **strings}))
+    assert make(st_path, tmp_path, data).train_dataset["text"][:] == TEXTS
 
 
 def test_blank_rows_of_what_was_evaluated_are_not_trained_on(st_path, tmp_path):
