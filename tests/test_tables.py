@@ -251,6 +251,12 @@ def test_json_lines_that_no_table_holds(tmp_path: Path, data: bytes, message: st
         read(tmp_path / "in", data, "jsonl")
 
 
+def test_lines_are_counted_over_parts_and_blank_ones(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tables, "READ_BYTES", 1)
+    with pytest.raises(ValueError, match="line 4: Expecting value"):
+        read(tmp_path / "in", b'{"text": "a"}\n\n{"text": "b"}\n{"text": \n', "jsonl")
+
+
 def test_escapes_that_are_characters(tmp_path: Path):
     data = rb'{"text": "\ud83d\uDE00 \u00e9", "\ud83d\ude00": "\\ud83d"}'
     assert read(tmp_path / "in", data, "jsonl") == {"text": ["😀 é"], "😀": [r"\ud83d"]}
