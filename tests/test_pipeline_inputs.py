@@ -139,6 +139,9 @@ def test_half_a_surrogate_pair_is_named_by_its_row(pipe, half):
     ):
         with pytest.raises(ValueError, match=r"document 2 .* half of a surrogate pair"):
             pipe(documents, labels, **options)
+    stream = pipe.fit_ensemble(DOCUMENTS)(iter(["dog", "cat", half]), LABELS, batch_size=2)
+    with pytest.raises(ValueError, match=r"document 2 .* half of a surrogate pair"):
+        list(stream)
     assert pipe("\U0001f600 dog", LABELS)["labels"]
 
 

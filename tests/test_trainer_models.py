@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
+from transformers import TrainerCallback
 
 from surprise_hf import SurpriseTrainingArguments, WeightedFocalLoss
 from surprise_hf.model_card import MARK
@@ -111,6 +112,20 @@ def test_names_are_no_vectors_from_examples(trained, tmp_path):
     found = trainer.model.label_vectors(["sport", "green"], trainer.model.hypothesis_template)
     torch.testing.assert_close(found[1:], names)
     assert not torch.allclose(found[0], trainer.model.name_vectors(["sport"], trainer.model.hypothesis_template)[0])
+
+
+def test_a_training_broken_off_leaves_no_ensemble_of_other_weights(trained, tmp_path):
+    class BreakOff(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            raise KeyboardInterrupt
+
+    args = SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    trainer = SurpriseTrainer(load(trained), args, rows(), callbacks=[BreakOff()])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.model.ensemble is None
+    assert trainer.model.fitted is None
+    assert trainer.model.candidate_labels == LABELS
 
 
 def test_another_prompt_lets_go_of_what_was_read_otherwise(trained, tmp_path):
