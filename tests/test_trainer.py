@@ -156,15 +156,22 @@ def test_the_logged_means(st_path, tmp_path):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_dropout_only_where_wanted(st_path, tmp_path, checkpointing):
-    """Without, a step of all texts is a function of them and the weights: the seed makes no difference."""
-    found = {}
+    """Without, a step of all texts is a function of them and the weights: the seed makes no difference.
+
+    Either way activations are computed again, in the backward pass, where that is asked for.
+    """
+    found, again = {}, set()
     for dropout in (False, True):
         for seed in (1, 2):
             trainer = make(
                 st_path, tmp_path, num_train_epochs=1, per_device_train_batch_size=24, dropout=dropout, seed=seed,
                 optim="sgd", learning_rate=0.1, gradient_checkpointing=checkpointing,
             )  # fmt: skip
+            layer = trainer.model[0].auto_model.encoder.layer[0].attention
+            layer.register_forward_hook(lambda *_: again.add(torch._C._current_graph_task_id() >= 0))
             trainer.train()
+            assert (True in again) == checkpointing
+            again.clear()
             found[dropout, seed] = torch.cat([p.flatten() for p in weights(trainer.model)])
     torch.testing.assert_close(found[False, 1], found[False, 2])
     assert not torch.allclose(found[True, 1], found[True, 2])

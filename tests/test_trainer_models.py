@@ -96,6 +96,13 @@ def test_a_training_that_takes_no_step_changes_no_label(trained, tmp_path, monke
     torch.testing.assert_close(model.fitted.score(emb), expected)
 
 
+def test_options_of_the_model_stay_but_for_its_refinement(st_path, tmp_path):
+    """That goes with documents, and here there are none but the examples."""
+    model = load(st_path).set_labels(LABELS, refine=3, n_cross=10.0)
+    SurpriseTrainer(model, make(st_path, tmp_path, num_train_epochs=1).args, rows()).train()
+    assert model.fit_options == {"n_cross": 10.0}
+
+
 def test_an_argument_of_the_scoring_that_changes_later_counts(st_path, tmp_path):
     trainer = make(st_path, tmp_path)
     trainer.args.surprise_weight = 0.25
