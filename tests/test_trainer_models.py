@@ -167,10 +167,11 @@ def test_the_license_comes_with_a_plain_encoder(st_path, tmp_path):
 
 def test_arguments_that_change_later_count(st_path, tmp_path):
     """As after a search, whose best values are set one by one."""
-    expected = make(st_path, tmp_path, gamma=2.0, epsilon=0.1, labels_per_step=1)
-    trainer = make(st_path, tmp_path)
+    options = {"gamma": 2.0, "epsilon": 0.1, "labels_per_step": 1, "class_weight": "balanced"}
+    trainer, expected = (make(st_path, tmp_path, rows().select(range(4, 24)), **more) for more in ({}, options))
     focal = trainer.loss.focal
-    trainer.args.gamma, trainer.args.epsilon, trainer.args.labels_per_step = 2.0, 0.1, 1
+    for name, value in options.items():
+        setattr(trainer.args, name, value)
     for one in (expected, trainer):
         one.train()
     assert (focal.gamma, focal.epsilon, trainer.loss.labels_per_step) == (2.0, 0.1, 1)
