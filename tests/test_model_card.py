@@ -337,6 +337,14 @@ def test_code_and_text_are_no_markdown():
     )
 
 
+def test_a_result_replaces_one_of_the_same_data_and_split():
+    report = {}
+    for dataset, split, value in (("a", None, 1), ("a", "test", 2), ("b", "test", 3), ("a", "test", 4)):
+        model_card.record_results(report, dataset, {"accuracy": value}, split)
+    kept = [(one["dataset"], one["split"], one["metrics"]["accuracy"]) for one in report["results"]]
+    assert kept == [("a", None, 1), ("b", "test", 3), ("a", "test", 4)]
+
+
 @pytest.mark.parametrize(
     ("value", "kept"),
     [

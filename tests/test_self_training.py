@@ -66,6 +66,14 @@ def test_an_epoch_more_with_the_surest_documents(st_path, tmp_path, monkeypatch,
     assert len(trainer.train_dataset) == 12
 
 
+def test_it_goes_on_for_an_epoch_after_a_number_of_steps_too(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True, max_steps=1)
+    trainer.train()
+    (entry,) = logged(trainer)
+    assert entry["self_training"] > trainer.args.per_device_train_batch_size
+    assert trainer.loss.encoded["documents"] == 12 + 12 + entry["self_training"]
+
+
 @pytest.mark.usefixtures("from_any_agreement")
 def test_it_goes_on_where_examples_and_documents_agree(st_path, tmp_path, monkeypatch):
     """Labels that part the examples, by cosine, and refined on the documents."""
