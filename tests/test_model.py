@@ -17,7 +17,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
-from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, encoding, model_files, windows
+from surprise_hf import Ensemble, SurpriseIndex, SurpriseModel, encoding, inputs, model_files, windows
 
 DOCUMENTS = [
     f"{a} {b} {c}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat") for c in ("vote", "gene")
@@ -143,9 +143,11 @@ def test_from_pretrained_speaks_transformers(st_path, tmp_path):
 
 
 def test_an_encoder_in_memory_shares_its_modules(st_path):
-    encoder = plain(st_path, prompts={"query": "query: "}, default_prompt_name="query")
+    prompt = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    encoder = plain(st_path, truncate_dim=16, similarity_fn_name="dot", **prompt)
     model = SurpriseModel.from_encoder(encoder)
     assert model[0] is encoder[0]
+    assert (model.dim, model.similarity_fn_name) == (16, "dot")
     np.testing.assert_array_equal(model.embed(["dog"])[0].numpy(), encoder.encode(["dog"]))
     assert SurpriseModel.from_encoder(model) is model
 
@@ -160,6 +162,9 @@ def test_texts_longer_than_the_window_are_counted(st_path):
     emb, cut = model.embed(texts)
     assert cut == 3  # 63 and 10,000 words, and 90 letters, each a token; blanks are no token
     np.testing.assert_array_equal(emb.numpy(), plain(st_path).encode(texts))
+    for update, documents in ((False, texts), (True, texts[1:4])):
+        with pytest.warns(UserWarning, match=f"{3 - update} of {6 - 3 * update} documents are longer"):
+            model.fit_ensemble(documents, update=update)
 
 
 def test_windows_are_the_token_weighted_mean_of_their_pieces(st_path):
@@ -383,6 +388,13 @@ def test_label_vectors_follow_adapters_and_settings(st_path):
     assert not torch.allclose(model.label_vectors(LABELS, "{}"), with_adapter, atol=1e-3)
     model[1].pooling_mode = "max"
     torch.testing.assert_close(model.label_vectors(LABELS, "{}"), model.embed(LABELS)[0])
+    template = "dog " * 10 + "{}"
+    model.name_vectors(LABELS, template)
+    model.max_seq_length = 8
+    with pytest.warns(UserWarning, match="3 of 3 labels are longer than the 8 tokens"):
+        torch.testing.assert_close(
+            model.name_vectors(LABELS, template), model.embed(inputs.hypotheses(LABELS, template))[0]
+        )
 
 
 def test_to_linear_is_z(st_path):
@@ -401,6 +413,8 @@ def test_to_linear_says_what_it_leaves_out(st_path):
         load(st_path).to_linear()
     with pytest.warns(UserWarning, match=r"weight 0\.024"):
         fitted(st_path).to_linear()
+    with pytest.warns(UserWarning, match="empirical estimator"):
+        fitted(st_path, weight=1.0, estimator="empirical").to_linear()
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,9 @@ def test_labels_without_examples_are_known_by_name_and_said_so_once(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(model.label_vectors(["music"], template), model.name_vectors(["music"], template))
+    model.set_labels(LABELS[:2], vectors=VECTORS[:2])
+    with pytest.warns(UserWarning, match="but 'music' by name alone"):
+        model.label_vectors([LABELS[0], "music"], template)
 
 
 @pytest.mark.parametrize("with_ensemble", [True, False])
