@@ -26,7 +26,7 @@ def check_version(found: Any, known: int) -> None:
     Raises:
         ValueError: it is newer, or no version.
     """
-    if isinstance(found, bool) or not re.fullmatch(r"\d{1,9}", str(found)):
+    if not re.fullmatch(r"\d{1,9}", str(found)):
         raise ValueError(f"its format version is {found!r}, which is no version")
     if int(found) > known:
         raise ValueError(f"it has format {found}, newer than the {known} known here: upgrade surprise_hf")

@@ -291,3 +291,12 @@ def test_a_table_is_neither_labels_nor_embeddings():
     assert inputs.as_labels(table["label"]) == ["a", "b"]
     with pytest.raises(ValueError, match="candidate_labels come as a DataFrame: pass one column"):
         inputs.as_labels(table)
+
+
+def test_a_tensor_shares_the_memory_of_an_array_that_may_be_written_to():
+    """Torch has no tensors that are only read."""
+    array = np.eye(2)
+    assert inputs.as_tensor(array).data_ptr() == array.ctypes.data
+    array.flags.writeable = False
+    inputs.as_tensor(array).zero_()
+    assert np.array_equal(array, np.eye(2))
