@@ -216,6 +216,14 @@ def test_no_gradient_is_nan_where_nothing_spreads(name):
         assert all(x.grad is None or not x.grad.isnan().any() for x in leaves)
 
 
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_what_does_not_spread_takes_no_gradient_not_even_an_infinite_one(name):
+    """Of the logarithm of a sigma of 0."""
+    leaves = [x.clone().requires_grad_() for x in (KEYS[:1].expand(4, -1), QUERIES)]
+    call(name, *leaves, MEAN, STD)[-1].log().sum().backward()
+    assert not any(x.grad.any() for x in leaves)
+
+
 @devices
 @pytest.mark.parametrize("name", NAMES[:4])
 def test_compile_without_graph_breaks(name, device):
