@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from surprise_hf.losses import PROBABILITIES, WeightedFocalLoss, weighted_focal_loss
 
@@ -328,6 +329,19 @@ def test_a_weight_counts_as_so_many_copies():
 def test_wrong_class_weights(weight, words):
     with pytest.raises(ValueError, match=words):
         WeightedFocalLoss(class_weight=weight)(torch.ones(2, 3), torch.ones(2, 3), torch.eye(2, dtype=torch.bool))
+
+
+def test_the_cross_entropy_has_no_gradient():
+    keys, queries, positive = batch()
+    loss, ce = weighted_focal_loss(keys.requires_grad_(), queries, positive)
+    assert (loss.requires_grad, ce.requires_grad) == (True, False)
+
+
+def test_shapes_alone_give_the_wider_of_two_dtypes():
+    keys, queries, positive = batch()
+    for one, other in ((keys.float(), queries.double()), (keys.double(), queries.float())):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert weighted_focal_loss(one, other, positive)[0].dtype == torch.float64
 
 
 def test_class_weights():
