@@ -152,6 +152,11 @@ def test_settings_of_an_encoder_alone_are_kept(st_path, tmp_path):
     assert again.ensemble is again.candidate_labels is again.fitted is None
 
 
+def test_a_template_alone_is_kept(st_path, tmp_path):
+    load(st_path).set_labels(None, "about {}").save_pretrained(str(tmp_path))
+    assert load(tmp_path).hypothesis_template == "about {}"
+
+
 def test_a_config_that_can_not_be_written_is_not_cut_short(st_path, tmp_path, monkeypatch):
     model = load(st_path).fit_ensemble(TEXTS).set_labels(LABELS, weight=1.0)
     model.save_pretrained(tmp_path)
