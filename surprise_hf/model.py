@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections import OrderedDict
@@ -319,8 +320,8 @@ class SurpriseModel(ModelFiles):
                     f"the ensemble keeps a reservoir of {self.ensemble.reservoir_size} rows, and documents added to it"
                     f" can't change that to {reservoir}: leave reservoir out, or fit all documents with update=False"
                 )
-            ensemble = Ensemble(self.ensemble.dim, self.ensemble.reservoir_size, encoder=self.encoder_name)
-            ensemble.merge(self.ensemble)
+            ensemble = copy.copy(self.ensemble)
+            ensemble.encoder = self.encoder_name
         else:
             ensemble = Ensemble(self.dim, 4096 if reservoir is None else reservoir, encoder=self.encoder_name)
         cut, before = 0, len(ensemble)

@@ -331,6 +331,18 @@ def test_fit_ensemble_reads_more_than_one_chunk(st_path, monkeypatch):
     assert len(model.fit_ensemble(DOCUMENTS[:7]).ensemble) == 7
 
 
+def test_an_ensemble_fitted_in_two_goes_is_that_of_one(st_path):
+    """The sample too, of any seed, so that it can be made again."""
+    first, rest = Ensemble(32, reservoir=3, seed=7), torch.from_numpy(plain(st_path).encode(DOCUMENTS))
+    model = load(st_path)
+    model.set_ensemble(first.update(rest[:9]))
+    model.fit_ensemble(DOCUMENTS[9:], update=True)
+    once = Ensemble(32, reservoir=3, seed=7).update(rest)
+    torch.testing.assert_close(model.ensemble.reservoir, once.reservoir, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model.ensemble.mean, once.mean, rtol=1e-5, atol=1e-6)
+    assert (model.ensemble.seed, len(model.ensemble), len(first)) == (7, len(DOCUMENTS), 9)
+
+
 def test_fit_ensemble_without_any_text(st_path):
     with pytest.raises(ValueError, match="none of the documents has any text"):
         load(st_path).fit_ensemble(["", None])
