@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surprise_hf import estimators as est
+from surprise_hf.ensemble import Ensemble
 from surprise_hf.scoring import FittedLabels, surprise
 
 from .scoring_data import estimators, rows, similarities
@@ -53,6 +54,16 @@ def test_empirical_score_in_blocks_of_labels_is_the_same(monkeypatch: pytest.Mon
     monkeypatch.setattr(est, "BLOCK", 100)
     for w, score in whole.items():
         torch.testing.assert_close(surprise(keys, queries, weight=w, estimator="empirical"), score, rtol=0, atol=1e-14)
+
+
+@similarities
+def test_a_document_ties_with_its_own_row_that_an_ensemble_keeps(similarity: str) -> None:
+    """The rows are kept in float32, whatever the documents and labels are; products of these are all below 0."""
+    documents, queries = rows(40).abs() * torch.logspace(0, 3, 40)[:, None], -rows(4, seed=1).abs()
+    ens = Ensemble.from_embeddings(documents, normalize=similarity == "cosine")
+    opts = {"weight": 1, "estimator": "empirical", "similarity": similarity}
+    want = surprise(documents, queries, documents, **opts)
+    torch.testing.assert_close(surprise(documents, queries, ens, **opts), want, rtol=0, atol=1e-12)
 
 
 @estimators

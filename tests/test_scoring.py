@@ -41,6 +41,13 @@ def test_score_equals_its_definition(estimator: str, similarity: str, dtype: tor
     np.testing.assert_allclose(score.numpy(), true_surprise(psi, context, estimator), rtol=0, atol=atol)
 
 
+def test_distances_of_near_rows_keep_their_digits() -> None:
+    """Far from the origin and near to each other, and enough rows for torch to take distances from products."""
+    keys, queries = (100 + 0.01 * rows(60, seed=seed).float() for seed in (1, 2))
+    want = true_psi(keys, queries, "euclidean")
+    np.testing.assert_allclose(est.similarity(keys, queries, "euclidean").numpy(), want, rtol=1e-5)
+
+
 @pytest.mark.parametrize("own", [True, False])
 @estimators
 @similarities
