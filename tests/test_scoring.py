@@ -49,14 +49,15 @@ def test_distances_of_near_rows_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("count", [90, 91])  # of an even number of similarities the median is between two
 @estimators
 @similarities
-def test_crossover_equals_its_definition(estimator: str, similarity: str, own: bool) -> None:
-    documents, queries = rows(91, 7), rows(5, 7, seed=2)
+def test_crossover_equals_its_definition(estimator: str, similarity: str, count: int, own: bool) -> None:
+    documents, queries = rows(count, 7), rows(5, 7, seed=2)
     keys = documents if own else rows(40, 7, seed=1)
     psi, context = true_psi(keys, queries, similarity), true_psi(documents, queries, similarity)
     low, high = (-1.0, 1.0) if similarity == "cosine" else (context.min(), context.max())
-    w = math.tanh(91 / 200)
+    w = math.tanh(count / 200)
     want = (1 - w) * true_hat(psi, context, low, high).clip(0, 1) + w * true_surprise(psi, context, estimator)
     ensemble = None if own else documents
     score = surprise(keys, queries, ensemble, n_cross=200, estimator=estimator, similarity=similarity)
