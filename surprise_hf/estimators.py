@@ -204,7 +204,6 @@ class Rescale(NamedTuple):
         `bounded` holds what lies beyond the anchors at 0 and 1 (not the paper's anchor=0, which leaves [0, 1]).
         """
         x = (psi.to(torch.float64) - self.low) / (self.high - self.low)
-        x = x.clamp(0.0, 1.0) if bounded else x
         span = self.below * (1 - self.knee) + self.knee * (1 - self.above)  # D = a - t (a + b - 1)
         if span == 0 or not self.high > self.low:
             return torch.full_like(x, 0.5), torch.full_like(x, 0.5)
