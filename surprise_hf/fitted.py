@@ -125,9 +125,15 @@ class FittedLabels:
         The map to psi^ and the law of a label's tail stay those of the old labels; what `accept` knows is learnt anew,
         from all of them. Errors as for `fit`.
         """
-        options = {"weight": self.weight, "similarity": self.similarity, "anchor": self.anchor, "impl": impl}
-        estimator = "gaussian" if self.estimator == "tail" else self.estimator
-        new = FittedLabels.fit(queries, ensemble, estimator=estimator, refine=refine, **options)  # type: ignore[arg-type]
+        new = FittedLabels.fit(
+            queries,
+            ensemble,
+            weight=1,  # no map to psi^
+            estimator="gaussian" if self.estimator == "tail" else self.estimator,
+            similarity=self.similarity,
+            refine=refine,
+            impl=impl,
+        )
         columns = None
         if self.columns is not None and new.columns is not None:
             columns = torch.cat((self.columns, new.columns))
