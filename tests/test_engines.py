@@ -154,6 +154,18 @@ def test_faiss_options() -> None:
     assert index.search(queries) == SurpriseIndex(weight=1).add(documents).search(queries)
 
 
+def test_options_reach_faiss() -> None:
+    store = Rows(16)
+    store.append(clouds(2000))
+    graph = make_engine("faiss-hnsw", {"links": 5, "ef_construction": 9, "ef_search": 70})
+    lists = make_engine("faiss-ivf", {"lists": 11, "probes": 3})
+    for engine in (graph, lists):
+        engine.build(store, Form())
+    hnsw = graph._index.hnsw
+    assert (hnsw.nb_neighbors(1), hnsw.efConstruction, graph._options(4, None).efSearch) == (5, 9, 70)
+    assert (lists._index.nlist, lists._options(4, None).nprobe) == (11, 3)
+
+
 @pytest.mark.parametrize(
     ("engine", "options", "message"),
     [
@@ -276,6 +288,9 @@ def test_rows_grow_and_shrink_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None
         left = rows.kept(mask)
         assert torch.equal(left.whole(), x[mask])
         assert len(left.lengths) == len(left) == int(mask.sum())
+        lost = torch.cat([block for _, block in left.rounded()]).double() - x[mask].double()
+        assert left.lost >= lost.norm(dim=1).max() * (1 - 1e-6)
+        assert left.longest >= left.lengths.max()
         one = left.products(np.array([[19]]), keys[:1])
         want = x[mask][19].double()
         assert [float(part[0, 0]) for part in one] == pytest.approx([float(want[0]), float(want.norm())])

@@ -19,6 +19,7 @@ from surprise_hf import ops
 from surprise_hf.contexts import check_context
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.ensemble_files import FORMAT, VERSION
+from surprise_hf.same_encoder import same_probe
 
 
 def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -109,9 +110,10 @@ def test_same_direction_at_other_lengths_is_the_same_document(tmp_path: Path) ->
     ens = Ensemble(12)
     for row in stretched():
         ens.update(row[None])
+    ens.update(stretched()[:1].double())
     ens.save(tmp_path / "e")
-    # float64 queries do not make float32 documents finer
-    for twin in (ens, Ensemble(12).merge(ens), Ensemble.load(tmp_path / "e")):
+    # float64 queries do not make float32 documents finer, nor do later documents
+    for twin in (ens, Ensemble(12).merge(ens), ens.without_reservoir(), Ensemble.load(tmp_path / "e")):
         for dtype in (torch.float32, torch.float64):
             assert (twin.moments(rows(5, seed=2, dtype=dtype))[1] == 0).all()
 
@@ -565,6 +567,19 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
             assert saved[0] == saved[1]
             found, want = Ensemble.load(tmp_path / f"{name}0").probe, other if probe is None else probe
             assert (found is None) if want is None else torch.equal(found, torch.full((12,), want))
+
+
+@pytest.mark.parametrize(
+    ("cosine", "same"),
+    [(0.999, True), (0.97, True), (0.9, False), (-1.0, False), (None, False)],  # None: one of them is zeros
+)
+def test_encoders_are_one_that_make_much_the_same_of_a_text(cosine: float | None, same: bool) -> None:
+    one, other = torch.tensor([2.0, 0.0]), torch.zeros(2)
+    if cosine is not None:
+        other = 3 * torch.tensor([cosine, (1 - cosine**2) ** 0.5])
+    assert same_probe(one, other) == same_probe(other, one.half()) == same
+    assert same_probe(one, None)
+    assert same_probe(torch.zeros(2), torch.zeros(2))  # which say nothing
 
 
 @pytest.mark.parametrize(

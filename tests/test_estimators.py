@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surprise_hf import estimators as est
+from surprise_hf import fitted
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.scoring import FittedLabels, surprise
 
@@ -83,6 +84,7 @@ def test_blocks_change_nothing(estimator: str, similarity: str, monkeypatch: pyt
         return psi
 
     monkeypatch.setattr(est, "BLOCK", 90)
+    monkeypatch.setattr(fitted, "PIECE", 40)
     monkeypatch.setattr(est, "similarity", watched)
     parts = FittedLabels.fit(queries, documents, **opts)
     got = parts.score(keys), *parts.rank(keys, 3)
@@ -115,6 +117,9 @@ def test_papers_anchor_by_hand() -> None:
     a, b, t = 0.5 / 1.5, 1.1 / 1.5, 0.6
     d = a - t * (a + b - 1)
     assert hat.tolist() == pytest.approx([0.2 * (1 - b) / d, 0.6 * (1 - b) / d, 1 - 0.2 * a / d], abs=1e-12)
+    below = torch.tensor([[-0.8, 0.6]], dtype=torch.float64)
+    below = surprise(below, torch.tensor([[1.0, 0.0]], dtype=torch.float64), keys, weight=0, anchor=0)
+    assert below.item() == pytest.approx(-0.8 * (1 - b) / d, abs=1e-12)
     assert hat.mean().item() == pytest.approx(0.5, abs=1e-12)
 
 

@@ -292,9 +292,10 @@ def test_without_reservoir_an_ensemble_says_what_it_cannot_give(opts: dict, what
         surprise(rows(3), rows(2, seed=1), dot, weight=1, similarity="manhattan")
 
 
-def test_keys_and_k_of_fitted_labels_are_checked() -> None:
-    labels = FittedLabels.fit(rows(2, seed=1), rows(20))
-    for call in (labels.score, labels.rank, labels.decide, labels.z):
+@pytest.mark.parametrize("estimator", ["gaussian", "tail"])
+def test_keys_and_k_of_fitted_labels_are_checked(estimator: str) -> None:
+    labels = FittedLabels.fit(rows(2, seed=1), rows(20), estimator=estimator)
+    for call in (labels.score, labels.rank, labels.decide, labels.z, labels.accept):
         with pytest.raises(ValueError, match=r"keys must have shape \(rows, 12\)"):
             call(rows(3, 5))
     for k in (0, 3):

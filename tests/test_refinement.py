@@ -124,13 +124,14 @@ def test_of_many_documents_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_score_with_refinement_is_the_score_of_the_moved_labels() -> None:
     documents, queries = rows(150), rows(4, seed=1)
-    for rounds in (10, "auto"):
+    for rounds in (3, 10, "auto"):
         moved = refine_labels(queries, documents, rounds)
         for weight in (0.5, 1):
             got = surprise(documents, queries, weight=weight, refine=rounds)
             torch.testing.assert_close(got, surprise(documents, moved, weight=weight), rtol=0, atol=1e-10)
-        labels = FittedLabels.fit(queries, documents, refine=rounds)
-        torch.testing.assert_close(labels.queries, moved, rtol=0, atol=1e-11)
+        for estimator in ("gaussian", "tail"):
+            labels = FittedLabels.fit(queries, documents, refine=rounds, estimator=estimator)
+            torch.testing.assert_close(labels.queries, moved, rtol=0, atol=1e-11)
     plain = torch.from_numpy(unit(queries.numpy()))
     torch.testing.assert_close(refine_labels(queries, documents, 0), plain, rtol=0, atol=1e-15)
 
@@ -240,8 +241,9 @@ def test_of_many_documents_those_are_drawn_that_an_ensemble_keeps(monkeypatch: p
     monkeypatch.setattr(refinement, "SAMPLE", 200)
     monkeypatch.setattr(refinement, "EACH", 1)
     kept = Ensemble.from_embeddings(documents, reservoir=200).reservoir
+    of_kept = refine_labels(queries, kept, 10)
+    torch.testing.assert_close(refine_labels(queries, documents, 10), of_kept, rtol=0, atol=1e-5)
     for rounds in (10, "auto"):
-        assert torch.equal(refine_labels(queries, documents, rounds), refine_labels(queries, kept, rounds)) is False
         found = judge(queries, documents, rounds)
         assert torch.equal(torch.cat([part for part, _ in found.apart]), kept)
 
@@ -292,7 +294,8 @@ def test_judge_with_hardly_anything(documents: int, labels: int) -> None:
 
 
 def test_scatter_between_groups_by_hand() -> None:
-    documents = torch.eye(2).repeat_interleave(2, dim=0)  # two at (1, 0), two at (0, 1); the mean is (.5, .5)
+    # two at (1, 0), two at (0, 1), whatever their lengths; the mean is (.5, .5)
+    documents = torch.eye(2).repeat_interleave(2, dim=0) * torch.tensor([[1.0], [3.0], [0.2], [1.0]])
     assert refinement._between(documents, torch.tensor([0, 0, 1, 1]), 2) == pytest.approx(1)
     assert refinement._between(documents, torch.tensor([0, 1, 0, 1]), 3) == pytest.approx(0)
     # one alone at (1, 0); three with mean (1/3, 2/3): (1 * 1/2 + 3 * 2/36) / (4 * 1/2)
@@ -307,6 +310,8 @@ def test_scatter_between_groups_by_hand() -> None:
 def test_without_deviation_it_is_finite(documents: Tensor, refine: int | str) -> None:
     queries = torch.cat((torch.ones(1, 4), torch.eye(4), torch.zeros(1, 4)))
     assert torch.isfinite(surprise(documents, queries, refine=refine)).all()
+    moved = refine_labels(queries, documents, refine)[:5]
+    torch.testing.assert_close(moved.norm(dim=1), torch.ones(5))  # no label is lost, not that of the documents' own
 
 
 def test_survives_an_outlier_too_small_to_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_score_equals_its_definition(estimator: str, similarity: str, dtype: tor
     keys, queries, documents = rows(40, seed=1, dtype=dtype), rows(5, seed=2, dtype=dtype), rows(90, dtype=dtype)
     psi, context = true_psi(keys, queries, similarity), true_psi(documents, queries, similarity)
     score = surprise(keys, queries, documents, weight=1, estimator=estimator, similarity=similarity)
-    assert score.dtype == dtype
+    assert score.dtype == FittedLabels.fit(queries, documents, similarity=similarity).z(keys).dtype == dtype
     np.testing.assert_allclose(score.numpy(), true_surprise(psi, context, estimator), rtol=0, atol=atol)
 
 

@@ -244,6 +244,18 @@ def test_refined_labels_of_groups_that_no_name_meant() -> None:
         assert 0.6 < share < 1.3
 
 
+def test_labels_that_refinement_leaves_where_they_are_keep_their_law() -> None:
+    """Two labels along a quiet axis, documents in groups along another: "auto" refines in no round."""
+    documents = 0.3 * torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
+    documents[:, 1] += 3.0 * (torch.arange(600) % 2) - 1.5
+    documents[:, 2] += 3
+    queries = torch.tensor([[-1.0, -0.1, 1.0], [1.0, 0.1, 1.0]])
+    queries = torch.nn.functional.pad(queries, (0, 5))
+    assert judge(queries, documents).rounds == 0
+    given, refined = (FittedLabels.fit(queries, documents, estimator="tail", refine=r) for r in (0, "auto"))
+    torch.testing.assert_close(refined.score(documents), given.score(documents))
+
+
 # --- evidence ----------------------------------------------------------------------------------------------------
 
 
@@ -378,9 +390,13 @@ def test_auto_takes_the_tail_where_the_gaussian_fails() -> None:
     assert found.estimator == "tail"
     generator = torch.Generator().manual_seed(0)
     bell = torch.nn.functional.normalize(torch.randn(4000, 64, generator=generator)) + 0.3
-    normal = FittedLabels.fit(torch.eye(64)[:1], bell, estimator="auto", weight=1)
-    assert normal.estimator == "gaussian"
-    torch.testing.assert_close(normal.score(bell), surprise(bell, torch.eye(64)[:1], weight=1))
+    skewed = bell.clone()
+    skewed[:, 0] = 0.3 - 0.1 * torch.rand(4000, generator=generator).log()  # promises too much; `world`, too little
+    assert FittedLabels.fit(torch.eye(64)[:1], skewed, estimator="auto").estimator == "tail"
+    for weight in (0.5, 1):
+        normal = FittedLabels.fit(torch.eye(64)[:1], bell, estimator="auto", weight=weight)
+        assert normal.estimator == "gaussian"
+        torch.testing.assert_close(normal.score(bell), surprise(bell, torch.eye(64)[:1], weight=weight))
     assert normal.tails is not None  # for accept
     assert torch.equal(FittedLabels.from_state(normal.state()).accept(bell), normal.accept(bell))
 
@@ -388,7 +404,7 @@ def test_auto_takes_the_tail_where_the_gaussian_fails() -> None:
 def test_auto_is_gaussian_where_no_tail_can_be_had() -> None:
     documents, queries, _ = world(1000)
     for ensemble, options in (
-        (documents[:50], {}),
+        (documents[:199], {}),
         (Ensemble.from_embeddings(documents, reservoir=0), {"weight": 1}),
         (documents, {"similarity": "dot"}),
     ):
@@ -397,6 +413,7 @@ def test_auto_is_gaussian_where_no_tail_can_be_had() -> None:
         assert found.tails is None
         scores = found.rank(documents, 1)[0][:, 0]
         torch.testing.assert_close(found.accept(documents).float(), scores)
+    assert FittedLabels.fit(queries, documents[:200], estimator="auto").tails is not None
 
 
 @pytest.mark.parametrize(
