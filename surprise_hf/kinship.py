@@ -25,8 +25,6 @@ from .ensemble import Ensemble
 from .estimators import row_slices
 from .ops import unit_rows
 
-FAR = 1e6  # of infinite z
-
 
 @dataclass(frozen=True)
 class Kinship:
@@ -85,7 +83,8 @@ class Kinship:
             g = g - centre
             # without the document itself: in C (Sherman and Morrison), in m, which moves by -g / (n - 1), in its group
             far = ((g @ spread) * g).sum(dim=1, keepdim=True)
-            left = (scale * rest_of_them - far).clamp_min(0.01 * scale * rest_of_them)
+            whole = scale * rest_of_them
+            left = (whole - far).clamp_min(whole / (1 + len(spread)))  # less is rounding
             along = g @ pulled.T
             norm, along, far = square + along.square() / left, along * (1 + far / left), far * (1 + far / left)
             others = weight - own[part]
@@ -94,7 +93,7 @@ class Kinship:
             gain = 2 * longer * (along - part_in_it * far) / others
             gain = gain - (norm - 2 * part_in_it * along + part_in_it.square() * far) / others.square()
             far = longer**2 * far
-            parts.append(torch.stack((z.clamp(-FAR, FAR), gain, _near(far, gain))))
+            parts.append(torch.stack((z, gain, _near(far, gain))))
         seen = torch.cat(parts, dim=1)
         best = seen.amax(dim=2)
         std = best.std(dim=1, correction=0)
@@ -109,7 +108,7 @@ class Kinship:
             g = k - self.centre
             far = ((g @ self.spread) * g).sum(dim=1, keepdim=True)
             gain = g @ self.groups.T + self.group_bias
-            z = (k @ self.names.T + self.name_bias).clamp(-FAR, FAR)
+            z = k @ self.names.T + self.name_bias
             parts.append(_combined(torch.stack((z, gain, _near(far, gain))), self.usual))
         return torch.cat(parts)
 

@@ -172,7 +172,7 @@ class Tails:
 
 def strength(evidence: Tensor) -> Tensor:
     """Evidence, 0 at most, on a scale where its law is smooth at the upper end too."""
-    return -(-evidence).clamp_min(1e-300).log()
+    return -(-evidence).log()
 
 
 def belonging(z: Tensor, agreement: float, scatter: float = 1.0) -> Tensor:

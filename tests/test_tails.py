@@ -134,6 +134,12 @@ def test_belonging_of_groups_that_agree_by_chance(agreement: float) -> None:
     torch.testing.assert_close(got, torch.full_like(got, 0.2), rtol=0, atol=0.005)
 
 
+def test_a_document_beyond_every_deviation_belongs() -> None:
+    """z is infinite where a label's similarity deviates by nothing."""
+    z = torch.tensor([[torch.inf, 0.0], [-torch.inf, 9.0], [torch.inf, torch.inf]])
+    torch.testing.assert_close(belonging(z, 1.0), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]).double())
+
+
 def test_a_single_label_owns_nothing() -> None:
     assert belonging(torch.randn(9, 1), 1.0).tolist() == [[0.0]] * 9
 
@@ -259,30 +265,40 @@ def test_labels_that_refinement_leaves_where_they_are_keep_their_law() -> None:
 # --- evidence ----------------------------------------------------------------------------------------------------
 
 
-def test_evidence_by_hand() -> None:
-    """One label, six documents on a circle, in NumPy: z, the gain of the group and the distance to it."""
+@pytest.mark.parametrize("dim", [2, 200])
+@pytest.mark.parametrize("first", [0, 2])
+def test_evidence_by_hand(dim: int, first: int) -> None:
+    """One label, six documents, all or four of them looked at, in NumPy: z, gain of the group and distance to it.
+
+    They lie on a circle, or near to each other but for one that makes nearly all of the covariance.
+    """
     angle = np.array([0.1, 0.4, 0.5, 1.2, 1.9, 2.6])
-    rows, query = np.stack((np.cos(angle), np.sin(angle)), axis=1), np.array([[1.0, 0.2]])
-    own = np.array([0.9, 0.8, 0.8, 0.3, 0.0, 0.0])[:, None]
-    keys = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.1]])
-    fit, new = torch.from_numpy(rows), torch.from_numpy(keys)
-    context = Ensemble.from_embeddings(fit, precision="exact")
+    rows = np.stack((np.cos(angle), np.sin(angle)), axis=1)
+    if dim > 2:
+        rows = np.eye(6, dim, 1) * 0.05 + np.eye(dim)[0]
+        rows[5] = np.eye(dim)[9]
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    query, keys = np.eye(1, dim) + 0.2 * np.eye(1, dim, 1), np.eye(3, dim) - 0.1
+    own = np.array([0.9, 0.8, 0.8, 0.3, 0.0, 0.0])[first:, None]
+    fit, new = torch.from_numpy(rows[first:]), torch.from_numpy(keys)
+    context = Ensemble.from_embeddings(torch.from_numpy(rows), precision="exact")
     labels = FittedLabels.fit(torch.from_numpy(query), context, weight=1)
     kinship, left_out = Kinship.fit(fit, context, labels.to_linear(), torch.from_numpy(own))
 
     def parts(x: np.ndarray, rows: np.ndarray, own: np.ndarray, centre: np.ndarray, cov: np.ndarray) -> np.ndarray:
-        metric, g = np.linalg.inv(cov / scale + np.eye(2)), x - centre
-        group = (own * (rows - centre)).sum(axis=0) / (own.sum() + 1)
+        metric, g = np.linalg.inv(cov / scale + np.eye(dim)), x - centre
+        group = (own * (rows[first:] - centre)).sum(axis=0) / (own.sum() + 1)
         z = (x @ query[0] - psi.mean()) / psi.std()
         gain = 2 * g @ metric @ group - group @ metric @ group
         return np.array([z, gain, -np.log((g - group) @ metric @ (g - group))])
 
     psi, centre, cov = rows @ query[0], rows.mean(axis=0), np.cov(rows.T, bias=True)
-    scale = np.trace(cov) / 2
+    scale = np.trace(cov) / dim
     seen = []
-    for i, x in enumerate(rows):
+    for i, x in enumerate(rows[first:], first):
         others = np.delete(rows, i, 0)
-        seen.append(parts(x, others, np.delete(own, i, 0), others.mean(axis=0), np.cov(others.T, bias=True) * 5 / 6))
+        left = np.delete(own, i - first, 0), others.mean(axis=0), np.cov(others.T, bias=True) * 5 / 6
+        seen.append(parts(x, others, *left))
     mean, std = np.mean(seen, axis=0), np.std(seen, axis=0)
     want = scipy.stats.norm.logcdf((seen - mean) / std).sum(axis=1)
     np.testing.assert_allclose(left_out[:, 0].numpy(), want, rtol=1e-5)
