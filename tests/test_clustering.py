@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from transformers.utils import logging as transformers_logging
 
 import surprise_hf
-from surprise_hf import SurpriseKMeans, SurpriseModel
+from surprise_hf import Ensemble, SurpriseKMeans, SurpriseModel
 from surprise_hf.scoring import surprise
 
 OPTIONS = [
@@ -97,6 +97,21 @@ def test_elements_go_where_they_surprise_most(dtype: type) -> None:
     cosine = SurpriseKMeans(6, assign="cosine", random_state=0).fit(x)
     assert cosine.labels_.tolist() == (unit(x) @ unit(cosine.cluster_centers_).T).argmax(axis=1).tolist()
     assert (cosine.labels_ != model.labels_).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_iter": 1}, {"tol": 0.9}, {"n_init": 3}, {"init": "random"}, {"init": documents(6, seed=2)[0]}],
+    ids=str,
+)
+def test_options_of_k_means_are_scikit_learns(options: dict) -> None:
+    x = documents()[0]
+    model = SurpriseKMeans(6, random_state=0, **options).fit(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        kmeans = KMeans(6, random_state=np.random.RandomState(0), **options).fit(unit(x))
+    np.testing.assert_allclose(model.cluster_centers_, kmeans.cluster_centers_, rtol=1e-6, atol=1e-9)
+    assert (model.n_iter_, model.inertia_) == (kmeans.n_iter_, pytest.approx(kmeans.inertia_))
 
 
 @pytest.mark.parametrize("n_cross", [1, 1000, 1e6])
@@ -195,6 +210,18 @@ def test_balanced_clusters(assign: str) -> None:
     assert model.predict(x).tolist() == model.labels_.tolist()
 
 
+def test_a_cluster_that_loses_all_its_elements_stays_in_place() -> None:
+    x = torch.from_numpy(unit(documents()[0]))
+    model = SurpriseKMeans(3, max_iter=1)
+    model.ensemble_, model.n_iter_ = Ensemble.from_embeddings(x), 0
+    centres = torch.stack((x[0], x[0], x.mean(dim=0)))  # of two alike, all go to the first
+    with pytest.warns(ConvergenceWarning):
+        moved = model._iterate(x, centres)
+    assert torch.equal(moved[1], centres[1])
+    assert torch.isfinite(moved).all()
+    assert not torch.equal(moved[0], centres[0])
+
+
 def test_balancing_moves_no_more_than_it_must() -> None:
     """Where sizes are equal already, prices stay at nothing."""
     x, _ = make_blobs(600, 16, centers=4, center_box=(-9, 9), random_state=1)
@@ -230,6 +257,7 @@ def test_names_by_surprise() -> None:
     expected = [[names[i] for i in np.argsort(-row)[:3]] for row in z]
     assert model.name_clusters(names, words, top=3) == expected
     assert model.name_clusters(names, torch.from_numpy(words), top=3) == expected
+    assert [len(found) for found in model.name_clusters(names[:5], words[:5], top=9)] == [5] * 6
 
 
 def test_distinct_names() -> None:

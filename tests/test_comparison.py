@@ -78,6 +78,18 @@ def test_the_interval_is_that_of_a_share():
     assert result.accuracy[0].tolist() == pytest.approx([0.7, 0.7 - half, 0.7 + half], abs=2e-3)
 
 
+def test_the_interval_of_a_gain_is_paired():
+    """Right on the same documents but for 20 of 400: the gain varies by these alone, not as two shares would."""
+    n, truth = 400, torch.zeros(400, dtype=torch.int64)
+    one, other = (torch.ones(n, 1, dtype=torch.int64) for _ in range(2))
+    one[:200], other[:220] = 0, 0
+    found = [("cosine", one, 0.0), ("surprise", other, 0.0)]
+    result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    half = 1.96 * math.sqrt(0.05 * 0.95 / n)
+    assert result.gain[1].tolist() == pytest.approx([0.05, 0.05 - half, 0.05 + half], abs=3e-3)
+    assert result.gain[0].tolist() == [0.0, 0.0, 0.0]
+
+
 def test_a_label_that_never_occurs_does_not_count():
     truth = [[0], [1], [1]]
     result = compare([("cosine", torch.tensor([[0], [1], [0]]), 0.0)], LABELS, as_matrix(truth, 4))
@@ -130,7 +142,10 @@ def test_split_gives_away_so_many_of_each_label():
     assert sorted([*given.tolist(), *tested.tolist()]) == list(range(40))
     assert not torch.equal(given, split(positive, 3, seed=2)[0])
     assert split(positive, 0, 0)[1].tolist() == list(range(40))
-    with pytest.raises(ValueError, match="too few documents"):
+    absent = torch.nn.functional.pad(positive, (0, 1))  # a label that no document has takes none
+    assert torch.equal(split(absent, 3, seed=1)[0], given)
+    assert len(split(positive, 8, 0)[1]) == 8
+    with pytest.raises(ValueError, match="shots=9 leave too few documents to test: the rarest label has 10 in all"):
         split(positive, 9, 0)
     with pytest.raises(ValueError, match="one label each"):
         split(as_matrix([[0, 1], [0], [1]], 2), 1, 0)
@@ -212,6 +227,9 @@ def test_picture():
     found = [("cosine", guesses(truth, 0.1, 1), 0.0), ("surprise", guesses(truth, 0.9, 2), 0.0)]
     result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
     left, right = plots.comparison(result).axes
+    for i, (bars,) in enumerate(line.lines[2] for line in left.containers):
+        ends = [float(x) for x, _ in bars.get_segments()[0]]
+        assert ends == pytest.approx((100 * result.accuracy[i, 1:]).tolist())
     assert [tick.get_text() for tick in left.get_yticklabels()] == ["cosine", "surprise"]
     drawn = {text.get_text() for text in left.texts}
     assert drawn == {f"{100 * float(value):.1f}" for value in result.accuracy[:, 0]}

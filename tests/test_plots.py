@@ -196,6 +196,38 @@ def test_names_of_clusters_do_not_hide_one_another() -> None:
     assert sum(len(points.get_offsets()) for points in axes.collections) == 1300
 
 
+def test_the_name_of_a_cluster_is_at_the_median_of_its_points() -> None:
+    documents = torch.cat((rows(40) + 5, rows(30, seed=1) - 5, -rows(1)))
+    axes = plots.cluster_map(documents, [0] * 40 + [1] * 30 + [0], ["left", "right"]).axes[0]
+    for points, text in zip(axes.collections, axes.texts, strict=True):
+        middle = torch.from_numpy(np.asarray(points.get_offsets())).median(dim=0).values
+        np.testing.assert_allclose(text.xy, middle, rtol=1e-5)
+
+
+def test_of_many_documents_a_random_sample_is_drawn() -> None:
+    """In which the last are as well as the first."""
+    figure = plots.cluster_map(rows(20_400, dim=3), [0] * 20_000 + [1] * 400, ["first", "last"])
+    first, last = (len(points.get_offsets()) for points in figure.axes[0].collections)
+    assert first + last == 20_000
+    assert last == pytest.approx(400 * 20_000 / 20_400, abs=15)
+
+
+@pytest.mark.parametrize(("rights", "shown"), [((0.5, 0.52, 0.5), 1), ((0.5, 0.5, 0.5), 2)])
+def test_without_advice_labels_of_the_best_method_are_shown(rights: tuple[float, ...], shown: int) -> None:
+    """Or of the last where none is better. Labels that neither occur nor were given have no F1, and no place."""
+    truth, names = torch.arange(100) % 2, [f"label {i}" for i in range(20)]
+    best = [torch.where(torch.arange(100) < 100 * right, truth, 1 - truth).unsqueeze(1) for right in rights]
+    positive = torch.nn.functional.one_hot(truth, 20).bool()
+    result = compare([(f"method {i}", one, 1.0) for i, one in enumerate(best)], names, positive)
+    assert result.advised == "method 0"
+    axes = plots.comparison(result).axes[1]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["method 0", f"method {shown}"]
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    for i in range(2):
+        values = [points.get_offsets()[labels.index(names[i]), 0] for points in axes.collections]
+        assert values == pytest.approx((100 * result.label_f1[[0, shown], i]).tolist())
+
+
 def test_names_of_two_clusters_at_one_place_are_both_there() -> None:
     figure = plots.cluster_map(torch.ones(10, 4), [0, 1] * 5, ["even", "odd"])
     figure.canvas.draw()
