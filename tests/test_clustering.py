@@ -187,7 +187,9 @@ def test_new_rows_are_judged_against_the_fitted_ones() -> None:
 
 def test_rounds_by_surprise_end_where_nothing_moves() -> None:
     x, _ = documents()
-    model = SurpriseKMeans(6, iterate="surprise", random_state=0).fit(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)  # of max_iter
+        model = SurpriseKMeans(6, iterate="surprise", random_state=0).fit(x)
     once = SurpriseKMeans(6, random_state=0).fit(x)
     assert model.n_iter_ > once.n_iter_
     means = np.stack([unit(x)[model.labels_ == j].mean(axis=0) for j in range(6)])
@@ -220,6 +222,14 @@ def test_a_cluster_that_loses_all_its_elements_stays_in_place() -> None:
     assert torch.equal(moved[1], centres[1])
     assert torch.isfinite(moved).all()
     assert not torch.equal(moved[0], centres[0])
+
+
+@pytest.mark.parametrize("copies", range(4, 10))
+def test_what_can_not_be_balanced_is_left_no_worse(copies: int) -> None:
+    """All copies of a row are in one cluster whatever it costs; the other keeps what it has."""
+    x = np.eye(3)[[0] * copies + [1]]
+    sizes = np.bincount(SurpriseKMeans(2, balanced=True, random_state=0).fit(x).labels_, minlength=2)
+    assert sorted(sizes) == [1, copies]
 
 
 def test_balancing_moves_no_more_than_it_must() -> None:
@@ -278,6 +288,17 @@ def test_distinct_names() -> None:
             model.name_clusters(names, **options)
     with pytest.raises(ValueError, match="at least 6 names"):
         model.name_clusters(names[:5], words[:5], distinct=True)
+
+
+def test_distinct_names_of_which_one_is_as_near_to_all_elements() -> None:
+    """It deviates by nothing, and means of elements are nearer to it than any of them: z is infinite."""
+    x, _ = documents()
+    x = np.concatenate((np.full((len(x), 1), 0.6), 0.8 * unit(x)), axis=1)
+    model = SurpriseKMeans(6, random_state=0).fit(x)
+    words = np.concatenate((np.eye(25)[:1], unit(model.cluster_centers_)))
+    found = model.name_clusters([str(i) for i in range(7)], words, distinct=True)
+    assert len({name for (name,) in found}) == 6
+    assert ["0"] in found
 
 
 def test_names_by_a_model(st_path: Path) -> None:

@@ -99,15 +99,24 @@ def test_described_labels_in_another_order_are_not_taken_for_the_stored(model, l
 @pytest.mark.parametrize("with_ensemble", [True, False])
 @pytest.mark.parametrize("options", [{"weight": 1.0}, {"n_cross": 10}, {"weight": 1.0, "refine": 3}], ids=str)
 def test_stored_options_go_with_the_same_labels_given_again(model, options, with_ensemble):
-    model.set_labels(LABELS, **options)
     if with_ensemble:
         model.fit_ensemble(TEXTS)
     pipe = SurpriseZeroShotPipeline(model)
+    asked = {f"surprise_{name}" if name == "weight" else name: value for name, value in options.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        want = pipe(TEXTS)
-        assert pipe(TEXTS, list(LABELS)) == want
+        want = pipe(TEXTS, LABELS, **asked)
+        assert want != pipe(TEXTS, LABELS)
+        model.set_labels(LABELS, **options)
+        assert pipe(TEXTS) == pipe(TEXTS, list(LABELS)) == want
         assert pipe(TEXTS, LABELS[:2], surprise_weight=0.5) != want
+
+
+def test_a_threshold_takes_the_estimator_that_is_stored(model):
+    pipe = SurpriseZeroShotPipeline(model.fit_ensemble(TEXTS))
+    for stored, found in (({}, "auto"), ({"estimator": "quantile"}, "quantile")):
+        model.set_labels(LABELS, **stored)
+        assert pipe.scorer(threshold=0.9).all_options["estimator"] == found
 
 
 WRONG = [
