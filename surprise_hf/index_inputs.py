@@ -103,7 +103,7 @@ def _texts(name: str, queries: Any) -> list[str]:
 def _refuse_rows(name: str, given: Any) -> None:
     """Embeddings one by one in a list, which would be taken for texts."""
     first: Any = given[0] if isinstance(given, (list, tuple)) and given else None
-    numbers = isinstance(first, (list, tuple)) and len(first) > 0 and all(isinstance(x, Real) for x in first)
+    numbers = isinstance(first, (list, tuple)) and all(isinstance(x, Real) for x in first)
     if numbers or (inputs.is_array(first) and first.ndim):
         raise ValueError(
             f"{name} come as a {type(given).__name__} of embeddings: put them into one array (rows, dim), as by"

@@ -293,7 +293,7 @@ def test_distinct_names() -> None:
 def test_distinct_names_of_which_one_is_as_near_to_all_elements() -> None:
     """It deviates by nothing, and means of elements are nearer to it than any of them: z is infinite."""
     x, _ = documents()
-    x = np.concatenate((np.full((len(x), 1), 0.6), 0.8 * unit(x)), axis=1)
+    x = np.concatenate((np.full((len(x), 1), 0.6), 0.8 * unit(x)), axis=1).astype(np.float32)
     model = SurpriseKMeans(6, random_state=0).fit(x)
     words = np.concatenate((np.eye(25)[:1], unit(model.cluster_centers_)))
     found = model.name_clusters([str(i) for i in range(7)], words, distinct=True)

@@ -151,14 +151,15 @@ def test_split_gives_away_so_many_of_each_label():
         split(as_matrix([[0, 1], [0], [1]], 2), 1, 0)
 
 
-def test_predictions_are_the_decisions_of_surprise(st_path, monkeypatch):
+@pytest.mark.parametrize("template", [None, "{} ball game"])
+def test_predictions_are_the_decisions_of_surprise(st_path, monkeypatch, template):
     model = SurpriseModel.from_pretrained(st_path, device="cpu")
     texts = [f"{verb} the {thing}" for thing in ("match", "election", "bank") for verb in ("win", "vote", "taste")]
     labels = ["sport", "politics", "money"]
     positive = as_matrix([[i // 3] for i in range(9)], 3)
-    found = {name: best for name, best, _ in predictions(model, texts, labels, positive)}
+    found = {name: best for name, best, _ in predictions(model, texts, labels, positive, template=template)}
     assert list(found) == list(METHODS)
-    emb, vectors = model.embed(texts)[0], model.label_vectors(labels, model.hypothesis_template)
+    emb, vectors = model.embed(texts)[0], model.label_vectors(labels, template or model.hypothesis_template)
     cosine = torch.nn.functional.cosine_similarity(emb.unsqueeze(1), vectors, dim=2)
     assert torch.equal(found["cosine"][:, 0], cosine.argmax(dim=1))
     assert torch.equal(found["surprise"][:, 0], surprise(emb, vectors, weight=1).argmax(dim=1))
@@ -180,6 +181,25 @@ def test_names_are_judged_whatever_examples_the_model_knows(shots, st_path, monk
     assert [name for name, _, _ in found] == [*METHODS, *(["examples"] if shots else [])]
     for (_, one, _), (_, other, _) in zip(found, want, strict=True):
         assert torch.equal(one, other)
+
+
+def test_examples_move_labels_away_from_the_middle_of_what_is_tested(st_path, monkeypatch):
+    """The middle of unit rows; and they are refined as far as examples beside so many documents should be."""
+    monkeypatch.setitem(sys.modules, "setfit", None)
+    seen = []
+    monkeypatch.setattr(comparison, "part_labels", lambda *given: seen.append(given) or given[0])
+    monkeypatch.setattr(comparison, "refinement_beside", lambda *given: seen.append(given) or 0)
+    model = SurpriseModel.from_pretrained(st_path, device="cpu")
+    texts = [f"{verb} the {thing}" for thing in ("match", "election", "bank") for verb in ("win", "vote", "taste")]
+    positive = as_matrix([[i // 3] for i in range(9)], 3)
+    list(predictions(model, texts, ["sport", "politics", "money"], positive, shots=1))
+    (_, documents, right, centre), sizes = seen
+    given, tested = split(positive, 1, 0)
+    emb = model.embed(texts)[0]
+    torch.testing.assert_close(documents, emb[given])
+    assert torch.equal(right, positive[given])
+    torch.testing.assert_close(centre, torch.nn.functional.normalize(emb[tested]).mean(dim=0))
+    assert sizes == (3, 6)
 
 
 class FakeSetFit(types.ModuleType):

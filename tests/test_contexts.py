@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,17 @@ def test_an_index_keeps_the_ensemble_as_it_was(model: SurpriseModel) -> None:
 def test_texts_cut_off_are_counted(model: SurpriseModel) -> None:
     with pytest.warns(UserWarning, match="1 of 16 documents of the ensemble are longer than the 64 tokens"):
         SurpriseZeroShotPipeline(model)(TEXTS[:2], LABELS, ensemble=[*TEXTS[1:], "dog " * 99, " "], surprise_weight=1)
+
+
+@pytest.mark.parametrize("into", ["context", "index"])
+def test_texts_cut_off_are_counted_in_all_batches(
+    model: SurpriseModel, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    monkeypatch.setattr(encoding, "CHUNK", 1)
+    texts = ["dog " * 99, *TEXTS[:5], "cat " * 99, TEXTS[5]]
+    take = SurpriseIndex(model).add if into == "index" else partial(as_context, model=model)
+    with pytest.warns(UserWarning, match="2 of 8 documents.* are longer than the 64 tokens"):
+        take(texts, batch_size=2)
 
 
 @pytest.mark.parametrize("person", [True, False])

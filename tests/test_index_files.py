@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.torch import save
 
 from surprise_hf import SurpriseIndex, SurpriseModel
 from surprise_hf.engines import Rows
@@ -277,8 +278,9 @@ def test_a_card_that_someone_wrote_stays(tmp_path: Path, text: str) -> None:
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
+    whole, fewer = tmp_path / "whole", tmp_path / "fewer"
     filled().save_pretrained(whole)
+    SurpriseIndex().add(clouds(7, 5)).save_pretrained(fewer)
 
     def damage(name: str, data: bytes | None) -> Path:
         folder = tmp_path / "damaged"
@@ -298,6 +300,10 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         ("documents.parquet", pickle.dumps([1]), "documents.parquet"),
         ("vectors-00000.safetensors", None, "vectors-00000"),
         ("vectors-00000.safetensors", pickle.dumps([1]), "vectors-00000"),
+        ("vectors-00000.safetensors", save({"vectors": clouds(300, 5)}), r"vectors-00000.* not \(rows, 32\)"),
+        ("vectors-00000.safetensors", save({"vectors": clouds(7, 32)}), "differ in their number of documents"),
+        ("documents.parquet", (fewer / "documents.parquet").read_bytes(), "differ in their number of documents"),
+        ("ensemble.safetensors", (fewer / "ensemble.safetensors").read_bytes(), "ensemble of dimension 5"),
         ("ensemble.safetensors", b"", "ensemble.safetensors"),
         ("ensemble.safetensors", None, "ensemble.safetensors"),
     ):

@@ -70,9 +70,28 @@ def test_blank_documents_are_left_out_and_ids_stay_with_their_rows(model: Surpri
         index = SurpriseIndex(model, weight=1).add(["dog", "", None, "ball", "  "], metadata=list("abcde"))
     assert (index.ids, index.texts, index.metadata) == ([0, 3], ["dog", "ball"], ["a", "d"])
     assert index.add(["cat"]).ids == [0, 3, 5]
-    with pytest.raises(ValueError, match="row 1 has no text"):
-        index.search(["dog", " "])
+    with pytest.raises(ValueError, match="queries: row 1 has no text"):
+        index.search(["dog", " ", ""])
     assert SurpriseIndex(model).add([]).search("dog") == []
+
+
+def test_the_ensemble_of_the_documents_is_of_their_encoder(st_path: Path) -> None:
+    model = SurpriseModel(str(st_path), device="cpu")
+    model.encoder_name = "me/encoder"
+    for ensemble in (None, model.embed(TEXTS)[0]):
+        index = SurpriseIndex(model, ensemble, weight=1).add(TEXTS).remove(2)
+        assert index.ensemble is not None
+        assert index.ensemble.encoder == "me/encoder"
+
+
+def test_whole_numbers_are_no_embeddings() -> None:
+    index = SurpriseIndex(weight=1).add(clouds(9))
+    for name, options in (
+        ("queries", {}),
+        ("at_least_as_similar_as", {"at_least_as_similar_as": np.ones(16, dtype=int)}),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must have a floating dtype"):
+            index.search(clouds(1)[0] if options else np.ones((2, 16), dtype=int), **options)
 
 
 def test_texts_as_ensemble_and_cutoff(model: SurpriseModel) -> None:

@@ -204,6 +204,19 @@ def test_the_name_of_a_cluster_is_at_the_median_of_its_points() -> None:
         np.testing.assert_allclose(text.xy, middle, rtol=1e-5)
 
 
+def test_the_plane_holds_most_of_the_variance_between_clusters_of_any_size() -> None:
+    sizes = [60, 30, 8, 2]
+    where = np.repeat(np.arange(4), sizes)
+    documents = rows(100) + 2 * rows(4, seed=1)[where]
+    axes = plots.cluster_map(documents, where, list("abcd")).axes[0]
+    drawn = np.concatenate([points.get_offsets() for points in axes.collections])
+    unit = (documents / documents.norm(dim=1, keepdim=True)).double().numpy()
+    between = np.stack([unit[where == i].mean(axis=0) for i in range(4)])[where] - unit.mean(axis=0)
+    plane = (unit - unit.mean(axis=0)) @ np.linalg.svd(between)[2][:2].T
+    np.testing.assert_allclose(sorted(np.abs(drawn[:, 0])), sorted(np.abs(plane[:, 0])), atol=1e-4)
+    np.testing.assert_allclose(sorted(np.abs(drawn[:, 1])), sorted(np.abs(plane[:, 1])), atol=1e-4)
+
+
 def test_of_many_documents_a_random_sample_is_drawn() -> None:
     """In which the last are as well as the first."""
     figure = plots.cluster_map(rows(20_400, dim=3), [0] * 20_000 + [1] * 400, ["first", "last"])
