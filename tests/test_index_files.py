@@ -318,6 +318,9 @@ def test_another_encoder_is_refused(
     assert SurpriseIndex.from_pretrained(tmp_path, bert_path).search("dog", k=1)[0].text is not None
     with pytest.raises(ValueError, match="another encoder"):
         SurpriseIndex.from_pretrained(tmp_path, other_bert_path)
+    index = SurpriseIndex(model, weight=1).add(clouds(1, model.dim)).add(TEXTS)  # the first has no text to ask for
+    index.save_pretrained(tmp_path)
+    assert len(SurpriseIndex.from_pretrained(tmp_path, model)) == 6
 
 
 def test_the_encoder_is_checked_wherever_the_vectors_live(

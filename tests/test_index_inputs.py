@@ -30,6 +30,17 @@ def test_the_length_of_a_query_counts_for_nothing(scale: float, direction: str, 
             np.testing.assert_allclose([hit[1:4] for hit in hits], [hit[1:4] for hit in wanted], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_the_length_of_a_document_counts_for_nothing(scale: float) -> None:
+    documents, queries = clouds(300).double(), clouds(3, seed=1)
+    scaled = documents.clone()
+    scaled[::3] *= scale
+    found, expected = (SurpriseIndex(weight=1).add(rows).search(queries, k=5) for rows in (scaled, documents))
+    for hits, wanted in zip(found, expected, strict=True):
+        assert ids_of(hits) == ids_of(wanted)
+        np.testing.assert_allclose([hit[1:4] for hit in hits], [hit[1:4] for hit in wanted], rtol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def model(st_path: Path) -> SurpriseModel:
     return SurpriseModel(str(st_path), device="cpu")
