@@ -101,7 +101,13 @@ def test_elements_go_where_they_surprise_most(dtype: type) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_iter": 1}, {"tol": 0.9}, {"n_init": 3}, {"init": "random"}, {"init": documents(6, seed=2)[0]}],
+    [
+        {"max_iter": 1},
+        {"tol": 0.9},
+        {"init": "random", "n_init": 1},
+        {"init": "random"},
+        {"init": documents(6, seed=2)[0]},
+    ],
     ids=str,
 )
 def test_options_of_k_means_are_scikit_learns(options: dict) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import types
@@ -246,6 +247,8 @@ def test_picture():
     truth = torch.randint(4, (60,), generator=torch.Generator().manual_seed(0))
     found = [("cosine", guesses(truth, 0.1, 1), 0.0), ("surprise", guesses(truth, 0.9, 2), 0.0)]
     result = compare(found, LABELS, as_matrix(truth.unsqueeze(1).tolist(), 4))
+    accuracy = torch.tensor([[0.3, 0.2, 0.6], [0.9, 0.7, 0.95]])  # intervals that are longer on one side
+    result = dataclasses.replace(result, accuracy=accuracy)
     left, right = plots.comparison(result).axes
     for i, (bars,) in enumerate(line.lines[2] for line in left.containers):
         ends = [float(x) for x, _ in bars.get_segments()[0]]
