@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 from surprise_hf import arguments, tables
@@ -268,7 +269,29 @@ def test_an_interrupted_fit_leaves_nothing(command: Command, tmp_path: Path, mon
 
 
 def test_long_documents_are_counted_in_one_line(command: Command, tmp_path: Path):
-    source = write(tmp_path / "in.csv", [{"text": "sport ball " * 60}, {"text": "food"}])
+    """Those of all chunks, here of 16 and 2."""
+    source = write(tmp_path / "in.csv", [{"text": "food" if i % 17 else "sport ball " * 60} for i in range(18)])
     assert command.classify(source, "--surprise-weight", 1) == 0
     assert command.err.count("\n") == 1
-    assert command.err.startswith("surprise-hf: warning: 1 of 2 documents are longer than the 64 tokens")
+    assert command.err.startswith("surprise-hf: warning: 2 of 18 documents are longer than the 64 tokens")
+
+
+@pytest.mark.parametrize("run", ["classify", "rank", "cluster", "fit-ensemble"])
+def test_a_document_whose_embedding_is_bad_is_named_by_its_row(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+):
+    """Of the table, whatever the chunk and however many before it are blank."""
+    real = SurpriseModel._encode
+
+    def spoiled(model: SurpriseModel, texts: list[str], **kwargs: Any) -> torch.Tensor:
+        emb = real(model, texts, **kwargs)
+        emb[[text == "rain" for text in texts]] = torch.nan
+        return emb
+
+    monkeypatch.setattr(SurpriseModel, "_encode", spoiled)
+    texts = ["sport ball", "", *["food"] * 15, "rain"]
+    source = write(tmp_path / "in.csv", [{"id": i, "text": text} for i, text in enumerate(texts)])
+    rest = ("--text-column", "text", "--model", command.model, "--device", "cpu", "--batch-size", 1)
+    out = ("--out", tmp_path / "out.csv")
+    assert command(run, source, *rest, *RUNS[run], *out) == 1
+    assert "the embedding of document 17 ('rain') is not finite" in command.err

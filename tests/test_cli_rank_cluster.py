@@ -158,6 +158,35 @@ def test_cluster_options(command: Command, table: Path, tmp_path: Path) -> None:
     assert {row["cluster_name"] for row in read(command.out, "csv")} <= {"a, b", "c", ""}
 
 
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (("--seed", 1), {"random_state": 1}),
+        (("--assign", "cosine"), {"assign": "cosine"}),
+        (("--assign", "mixed"), {"assign": "mixed"}),
+        (("--iterate", "surprise"), {"iterate": "surprise"}),
+        (("--balanced",), {"balanced": True}),
+        (("--mini-batch", 8), {"batch_size": 8}),
+    ],
+    ids=str,
+)
+def test_options_reach_the_clustering(
+    command: Command, model: SurpriseModel, table: Path, options: tuple[object, ...], arguments: dict[str, Any]
+) -> None:
+    """Each makes a difference here."""
+    emb = model.embed([str(TEXTS[i]) for i in KEPT])[0]
+    found = []
+    for more in ({}, arguments):
+        fitted = SurpriseKMeans(5, **{"random_state": 0, **more}).fit(emb)
+        scores = fitted.transform(emb)[range(len(emb)), fitted.labels_]
+        found.append((fitted.labels_.tolist(), scores.round(3).tolist()))
+    assert found[0] != found[1]
+    assert run(command, "cluster", table, "--clusters", 5, "--prefix", "my_", *options) == 0
+    rows = [row for i, row in enumerate(read(command.out, "csv")) if i not in BLANK]
+    assert [int(row["my_cluster"]) for row in rows] == found[1][0]
+    assert [float(row["my_cluster_score"]) for row in rows] == pytest.approx(found[1][1], abs=2e-3)
+
+
 # --- errors ------------------------------------------------------------------------------------------------------
 
 

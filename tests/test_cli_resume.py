@@ -138,7 +138,37 @@ def test_resume_refuses_another_run(command: Command, tmp_path: Path, monkeypatc
     assert "another hypothesis template:" in command.err
     assert command.classify(write(tmp_path / "other.csv", ROWS[1:]), *ARGS, "--out", out, "--resume") == 1
     assert "another input:" in command.err
+    for option, value, name in (
+        ("--prompt", "query: ", "prompt"),
+        ("--batch-size", 2, "batch size"),
+        ("--text-column", "n", "text column"),
+        ("--out-format", "tsv", "format"),
+        ("--prefix", "my_", "columns"),
+        ("--top-k", 2, "columns, top k"),
+        ("--estimator", "quantile", "estimator"),
+        ("--surprise-weight", 0.5, "surprise weight"),
+        ("--refine", 1, "refine"),
+    ):
+        assert command.classify(source, *ARGS, "--out", out, "--resume", option, value) == 1
+        assert f"another {name}:" in command.err
     assert out.read_bytes() == before
+
+
+def test_resume_refuses_another_ensemble_in_the_same_file(
+    command: Command, ensemble_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And takes the same one from elsewhere."""
+    source, out, ensemble = write(tmp_path / "in.csv"), tmp_path / "out.csv", tmp_path / "e"
+    shutil.copy(ensemble_file, ensemble)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, tables, "encode", 2, KeyboardInterrupt)
+        assert command.classify(source, *ARGS, "--out", out, "--ensemble", ensemble) == 130
+    half = write(tmp_path / "half.csv", ROWS[:35])
+    rest = ("--text-column", "text", "--model", command.model, "--device", "cpu")
+    assert command("fit-ensemble", half, *rest, "--out", ensemble) == 0
+    assert command.classify(source, *ARGS, "--out", out, "--resume", "--ensemble", ensemble) == 1
+    assert "another ensemble:" in command.err
+    assert command.classify(source, *ARGS, "--out", out, "--resume", "--ensemble", ensemble_file) == 0
 
 
 def test_resume_refuses_another_model_in_the_same_folder(
