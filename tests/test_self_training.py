@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from surprise_hf import SurpriseModel, SurpriseTrainer
+from surprise_hf.few_shot import pseudo_label
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
 from surprise_hf.self_training import GoingOn
@@ -214,6 +215,32 @@ def test_what_it_encodes_is_counted(st_path, tmp_path):
     (joined,) = [entry["self_training"] for entry in logged(trainer)]
     steps = 2 * 2 + -(-(12 + joined) // 6)
     assert trainer.loss.encoded == {"documents": 2 * 12 + 12 + joined, "labels": 3 * steps}
+
+
+def test_it_goes_on_with_the_optimizer_that_was_given(st_path, tmp_path, monkeypatch):
+    made, real = [], GoingOn.create_optimizer
+
+    def create(trainer, *args):
+        made.append(real(trainer, *args))
+        return made[-1]
+
+    monkeypatch.setattr(GoingOn, "create_optimizer", create)
+    kind = {"ensemble": DOCUMENTS, "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.5})}
+    make(st_path, tmp_path, few(), trainer=kind, self_training=True).train()
+    assert [(type(one), one.defaults["momentum"]) for one in made] == [(torch.optim.SGD, 0.5)]
+
+
+@pytest.mark.parametrize("refine", ["0", "3"])
+def test_rows_of_self_training_are_refined_as_the_labels_are(st_path, tmp_path, refine):
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=False, refine=refine)
+    trainer.train()
+    rows = trainer.self_training_rows(per_label=4)
+    kept = []
+    for rounds in (int(refine), "auto"):
+        found = pseudo_label(trainer.model, DOCUMENTS, per_label=4, refine=rounds)
+        kept.append({row["text"]: [row["label"]] for row in found if row["text"] not in FEW})
+    assert dict(zip(rows["text"][12:], rows["label"][12:], strict=True)) == kept[0]
+    assert kept[0] != kept[1]
 
 
 def test_documents_that_can_be_read_once(st_path, tmp_path):

@@ -14,7 +14,7 @@ from surprise_hf import SurpriseTrainingArguments, WeightedFocalLoss
 from surprise_hf.model_card import MARK
 from surprise_hf.ops import unit_rows
 from surprise_hf.trainer import SurpriseTrainer
-from tests.trainer_data import LABELS, TARGETS, TEXTS, load, make, rows, weights
+from tests.trainer_data import LABELS, TARGETS, TEXTS, assert_same, load, make, rows, weights
 
 # --- a model that was trained before ---------------------------------------------------------------------------------
 
@@ -251,6 +251,21 @@ def test_a_fresh_model_starts_with_the_same_turn_of_labels(st_path, tmp_path):
     args = make(st_path, tmp_path, labels_per_step=1, per_device_train_batch_size=8).args
     trainer = SurpriseTrainer(None, args, rows(), model_init=lambda: load(st_path))
     assert trainer.train().training_loss == trainer.train().training_loss
+
+
+def test_a_fresh_model_that_took_no_step_is_saved_as_it_is(st_path, tmp_path, monkeypatch):
+    """Though one before it was trained to its end."""
+    args = make(st_path, tmp_path).args
+    trainer = SurpriseTrainer(None, args, rows(), model_init=lambda: load(st_path))
+    trainer.train()
+    with monkeypatch.context() as patch:
+        patch.setattr(SurpriseTrainer, "training_step", None)
+        with pytest.raises(TypeError):
+            trainer.train()
+    trainer.save_model()
+    model = load(tmp_path)
+    assert model.ensemble is None
+    assert_same(weights(model), weights(load(st_path)))
 
 
 @pytest.mark.parametrize("at_the_start", [False, True])
