@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 from pyarrow import parquet
 
 import surprise_hf
@@ -123,6 +124,17 @@ def test_nested_values_and_dates(command: Command, tmp_path: Path):
     (row,) = read(command.out, "csv")
     assert row["tags"] == '["a", "b"]'
     assert row["who"] == '{"name": "é"}'
+
+
+def test_a_parquet_of_datasets_comes_back_as_one(command: Command, tmp_path: Path):
+    """Which notes its features in the file; with the new columns they are others."""
+    features = Features({"text": Value("string"), "kind": ClassLabel(names=["money", "sport"])})
+    source, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    Dataset.from_dict({"text": ["ball", "bank"], "kind": [1, 0]}, features).to_parquet(source)
+    assert command.classify(source, "--out", out) == 0
+    rows = Dataset.from_parquet(str(out), cache_dir=str(tmp_path / "cache"))
+    assert rows.column_names == ["text", "kind", "label", "score"]
+    assert rows["kind"][:] == [1, 0]
 
 
 def test_blank_lines_of_a_single_column(command: Command, tmp_path: Path):

@@ -87,6 +87,29 @@ def test_what_is_known_is_shown_when_a_method_fails(minilm_path, tmp_path, capsy
     assert ("interrupted" if code == 130 else "RuntimeError") in printed.err
 
 
+def test_options_reach_the_methods(st_path, tmp_path, monkeypatch):
+    """And the documents kept for the test are those of the same choice."""
+    table, seen, real = tmp_path / "few.csv", {}, comparison.split
+    table.write_text(rows_of(4), encoding="utf-8")
+
+    def predictions(model, texts, labels, _, **options):
+        seen.update(options, prompt=model._default_prompt, labels=labels, texts=texts)
+        raise ValueError
+
+    def split(positive, shots, seed):
+        seen["split"] = (shots, seed)
+        return real(positive, shots, seed)
+
+    monkeypatch.setattr(comparison, "predictions", predictions)
+    monkeypatch.setattr(comparison, "split", split)
+    options = ("--shots", 2, "--seed", 3, "--batch-size", 4, "--template", "on {}", "--prompt", "query: ")
+    assert compare(table, st_path, *options) == 1
+    assert seen == {
+        "shots": 2, "seed": 3, "batch_size": 4, "template": "on {}", "split": (2, 3),
+        "prompt": "query: ", "labels": ["money", "sport"], "texts": ["ball game", "bank price"] * 4,
+    }  # fmt: skip
+
+
 def rows_of(count: int) -> str:
     return "text,label\n" + "ball game,sport\nbank price,money\n" * count
 

@@ -68,7 +68,12 @@ def test_a_parquet_without_rows(command: Command, tmp_path: Path):
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--labels-file", "f"), 2, "not allowed with"),
         (("classify", "IN", "--text-column", "text", "--top-k", "0"), 2, "must be 1 or more"),
         (("classify", "IN", "--text-column", "text", "--threshold", "1.5"), 2, "between 0 and 1"),
+        (("classify", "IN", "--text-column", "text", "--threshold", "nan"), 2, "between 0 and 1"),
         (("classify", "IN", "--text-column", "text", "--refine", "-1"), 2, "rounds or auto"),
+        (("classify", "IN", "--text-column", "text", "--refine", "²"), 2, "rounds or auto"),
+        (("cluster", "IN", "--text-column", "text", "--clusters", "²"), 2, "must be 1 or more, or auto"),
+        (("train", "IN", "--text-column", "text", "--learning-rate", "0"), 2, "must be a number above 0"),
+        (("train", "IN", "--text-column", "text", "--learning-rate", "inf"), 2, "must be a number above 0"),
         (("classify", "-", "--text-column", "text", "--labels", "a"), 2, "standard input is unknown: give --format"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--out", "o.txt"), 2, "give --out-format"),
         (("classify", "IN", "--text-column", "text", "--labels", "a", "--resume"), 2, "--resume needs --out"),
@@ -156,6 +161,38 @@ def test_a_folder_where_nothing_can_be_written_is_told_before_the_work(
     assert command(run, source, "--text-column", "text", *RUNS[run], option, out) == 1
     assert f"{option} {out}: nothing can be written in {tmp_path.resolve()} (Permission denied)" in command.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("kind", ["a link into it", "it itself"])
+def test_such_a_folder_elsewhere(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
+    """It is the folder of the file that counts, not that of its name; of a folder that is there, that one."""
+    elsewhere = (tmp_path / "elsewhere").resolve()
+    elsewhere.mkdir()
+    run, out = ("train", elsewhere) if kind == "it itself" else ("classify", tmp_path / "out.csv")
+    if run == "classify":
+        out.symlink_to(elsewhere / "out.csv")
+    real = arguments.tempfile.TemporaryFile
+
+    def refuses(dir: Path) -> Any:  # noqa: A002
+        if Path(dir) == elsewhere:
+            raise PermissionError(13, "Permission denied", str(dir))
+        return real(dir=dir)
+
+    monkeypatch.setattr(arguments.tempfile, "TemporaryFile", refuses)
+    source = write(tmp_path / "in.csv", [{"text": "sport", "x_label": "y"}])
+    assert command(run, source, "--text-column", "text", *RUNS[run], "--out", out) == 1
+    assert f"--out {out}: nothing can be written in {elsewhere} (Permission denied)" in command.err
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, RuntimeError])
+def test_a_model_that_cannot_be_loaded_is_named(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+):
+    """The last where its weights have other shapes."""
+    interrupt_after(monkeypatch, SurpriseModel, "from_pretrained", 0, error)
+    assert command.classify(write(tmp_path / "in.csv", [{"text": "sport"}])) == 1
+    assert command.err == f"surprise-hf: error: can't load the model {command.model}: disk full\n"
 
 
 @pytest.mark.usefixtures("no_model")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from matplotlib import pyplot as plt
+from transformers import TrainerControl, TrainerState
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training, resuming
 from tests.cli_data import in_a_process, interrupt_after, interrupt_clean_up
@@ -87,6 +88,89 @@ def test_wrong_arguments(st_path, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_options_reach_the_trainer(st_path, tmp_path, monkeypatch):
+    seen = {}
+
+    def trainer(model, args, rows, **kind):
+        seen.update(kind, model=model, args=args, rows=rows)
+        raise ValueError
+
+    monkeypatch.setattr(resuming, "ResumableTrainer", trainer)
+    table = write(tmp_path / "few.csv", ROWS)
+    options = ("--epochs", 7, "--learning-rate", 0.002, "--train-batch-size", 3, "--batch-size", 5, "--seed", 9)
+    more = ("--refine", 4, "--template", "on {}", "--labels", "sport,money,music", "--prompt", "query: ")
+    assert train(table, st_path, tmp_path / "out", *options, *more) == 1
+    args = seen["args"]
+    assert (args.num_train_epochs, args.learning_rate, args.seed, args.refine) == (7, 0.002, 9, 4)
+    assert (args.per_device_train_batch_size, args.per_device_eval_batch_size) == (3, 5)
+    assert (seen["labels"], seen["hypothesis_template"]) == (["sport", "money", "music"], "on {}")
+    assert seen["model"]._default_prompt == "query: "
+
+
+def test_what_makes_another_run(tmp_path, monkeypatch):
+    """All that the result depends on: a kept checkpoint of another run is not gone on from."""
+    seen = []
+
+    def begin(_, identity):
+        seen.append(identity)
+        raise ValueError
+
+    monkeypatch.setattr(resuming, "begin", begin)
+    table, archive = write(tmp_path / "few.csv", ROWS), write(tmp_path / "more.csv", ROWS[3:])
+    both = write(tmp_path / "both.csv", [(*row, *row) for row in ROWS], ("body", "kind", "body2", "kind2"))
+    out = tmp_path / "out"
+    assert train(both, "model", out) == 1
+    for name, *options in (
+        ("text column", "--text-column", "body2"),
+        ("label column", "--label-column", "kind2"),
+        ("labels", "--labels", "sport,money"),
+        ("model", "--model", "other"),
+        ("prompt", "--prompt", "query: "),
+        ("template", "--template", "on {}"),
+        ("epochs", "--epochs", 3),
+        ("learning rate", "--learning-rate", 0.01),
+        ("train batch size", "--train-batch-size", 2),
+        ("seed", "--seed", 1),
+        ("input", "--documents", archive),
+    ):
+        assert train(both, "model", out, *options) == 1
+        assert [key for key, value in seen[0].items() if seen[-1][key] != value] == [name]
+    assert train(table, "model", out) == 1
+    assert seen[-1] == {**seen[0], "input": seen[-1]["input"]} != seen[0]
+
+
+def test_a_test_set_may_have_gaps(st_path, tmp_path, capsys):
+    """A document without text counts as it is labelled; without any label there is nothing to tell."""
+    table = write(tmp_path / "few.csv", ROWS)
+    gaps = write(tmp_path / "gaps.csv", [("bank vote", "money"), ("", "sport"), ("ball gene", "")])
+    none = write(tmp_path / "none.csv", [("bank vote", ""), ("ball vote", "")])
+    for test, told in ((gaps, ["cosine", "surprise"]), (none, [])):
+        assert train(table, st_path, tmp_path / "out", "--epochs", 0, "--test", test) == 0
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == told
+        report = SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").report
+        assert bool(report.get("results")) == bool(told)
+
+
+def test_a_checkpoint_at_most_every_minute(monkeypatch):
+    """After an epoch that is not the last one; a training that stops needs none."""
+    now = [0.0]
+    monkeypatch.setattr(resuming.time, "monotonic", lambda: now[0])
+    saver, state = resuming.SaveNowAndThen(), TrainerState(num_train_epochs=4)
+    saved = []
+    seen = ((59, 1, False), (61, 1, True), (61, 2, False), (120, 3, False), (122, 3, False), (999, 4, False))
+    for at, epoch, stops in seen:
+        now[0], state.epoch = at, epoch
+        saved.append(saver.on_epoch_end(None, state, TrainerControl(should_training_stop=stops)).should_save)
+    assert saved == [False, False, True, False, True, False]
+
+
+def test_the_last_checkpoint_is_that_of_the_most_steps(tmp_path):
+    for step in (8, 10, 9):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / resuming.STATE).write_text("{}")
+    assert resuming.last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
 @pytest.mark.parametrize("epochs", [2, 0])
 def test_a_wrong_test_set_is_refused_before_training(st_path, tmp_path, capsys, monkeypatch, epochs):
     table = write(tmp_path / "few.csv", ROWS)
@@ -115,6 +199,7 @@ def test_what_is_trained_is_kept(st_path, tmp_path, capsys, monkeypatch, error, 
     assert train(table, st_path, out, *options) == (130 if error is KeyboardInterrupt else 1)
     err = capsys.readouterr().err
     assert out.exists() == kept
+    assert not Path(f"{out}.partial").exists()
     if not kept:
         assert error is RuntimeError or "interrupted; nothing was written" in err
         return

@@ -29,6 +29,15 @@ NOTHING = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "fmt"),
+    [("a.csv", "csv"), ("A.CSV", "csv"), ("a.b.Tsv", "tsv"), ("a.ndjson", "jsonl"), ("a.JSONL", "jsonl"), ("x/a", None),
+     ("a.parquet", "parquet"), ("csv", None), ("a.csv.gz", None)],
+)  # fmt: skip
+def test_a_format_by_the_end_of_the_name(name: str, fmt: str | None):
+    assert tables.format_of(name) == fmt
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("fmt", tables.FORMATS)
 def test_a_column_without_any_text_is_one_of_blank_documents(tmp_path: Path, fmt: str, exact: bool):
