@@ -397,7 +397,7 @@ def encode(rows: Dataset, start: int, stop: int, more: dict[str, pa.Array], fmt:
     For parquet, which can't grow, these are the bytes of an Arrow stream: see `to_parquet`.
     """
     if fmt == "parquet":
-        table = rows.with_format("arrow")[start:stop].replace_schema_metadata(None)
+        table = rows.with_format("arrow")[start:stop]
         for name, values in more.items():
             table = table.append_column(name, values)
         messages = [] if start else [table.schema.serialize()]

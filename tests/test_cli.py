@@ -127,13 +127,13 @@ def test_nested_values_and_dates(command: Command, tmp_path: Path):
 
 
 def test_a_parquet_of_datasets_comes_back_as_one(command: Command, tmp_path: Path):
-    """Which notes its features in the file; with the new columns they are others."""
+    """Which notes in the file what the numbers of labels stand for."""
     features = Features({"text": Value("string"), "kind": ClassLabel(names=["money", "sport"])})
     source, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
     Dataset.from_dict({"text": ["ball", "bank"], "kind": [1, 0]}, features).to_parquet(source)
     assert command.classify(source, "--out", out) == 0
     rows = Dataset.from_parquet(str(out), cache_dir=str(tmp_path / "cache"))
-    assert rows.column_names == ["text", "kind", "label", "score"]
+    assert rows.features == {**features, "label": Value("string"), "score": Value("float64")}
     assert rows["kind"][:] == [1, 0]
 
 
