@@ -34,6 +34,11 @@ def test_calibration_of_scores():
     assert column == expected_calibration(scores[:, :1], everyone[:, :1])
 
 
+def test_a_score_at_a_level_is_up_to_it():
+    results = load("calibration").compute(predictions=[0.5, 0.5, 0.9], levels=1)
+    assert results["calibration_error"] == pytest.approx(2 / 3 - 1 / 2)
+
+
 def test_calibration_of_embeddings():
     keys, queries, ensemble = rows(400), rows(5, seed=1), rows(2000, seed=2)
     scores = stats.norm.cdf(cosines(keys, queries, ensemble)[1])
@@ -72,6 +77,7 @@ WRONG = {
     "embeddings for scores": ({"predictions": [[1.5, -2.0]]}, "go from -2 to 1.5"),
     "no ensemble": ({"predictions": VECTORS, "queries": VECTORS}, "ensemble is missing"),
     "own label": ({"predictions": [[0.5, 0.6]], "references": [2]}, r"references\[0\] is \[2\]"),
+    "own label below 0": ({"predictions": [[0.5, 0.6]], "references": [[-1, 0]]}, r"references\[0\] is \[-1, 0\]"),
     "own name": (
         {"predictions": [[0.5]], "references": ["a"]},
         r"references\[0\] must be the number of a label",
