@@ -119,6 +119,17 @@ def test_output_of_a_pipeline_with_several_labels():
     assert load("classification").compute(predictions=found, references=truth) == results
 
 
+def test_a_score_at_the_threshold_reaches_it():
+    """0.5, of a document that is all of the ensemble, reaches 0.5."""
+    outputs = [output(("sport", 0.5), ("money", 0.4)), output(("money", 0.6), ("sport", 0.5))]
+    truth = [["sport"], ["sport", "money"]]
+    assert load("classification").compute(predictions=outputs, references=truth, threshold=0.5)["accuracy"] == 1
+    results = load("classification").compute(
+        predictions=[[1.0, 0.0]], references=[[0, 1]], queries=[[1.0, 0.0], [0.0, 1.0]], threshold=0.5
+    )
+    assert results["accuracy"] == 1
+
+
 def test_labels_as_they_are():
     predictions, references = ["1", "2", "1"], ["01", "2", "1"]  # strings stay strings: "01" is not "1"
     assert load("classification").compute(predictions=predictions, references=references)["accuracy"] == 2 / 3

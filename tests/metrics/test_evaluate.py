@@ -52,6 +52,13 @@ def test_containers(kind):
     assert results["adjusted_rand"] == adjusted_rand_score([5, 5, 5, 7], [0, 0, 1, 1])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_of_any_precision(dtype):
+    left, right = torch.tensor(VECTORS, dtype=dtype, requires_grad=True), torch.tensor(VECTORS[::-1], dtype=dtype)
+    results = load("similarity").compute(predictions=left, references=right)
+    assert results == load("similarity").compute(predictions=VECTORS, references=VECTORS[::-1])
+
+
 def test_two_at_once():
     """Interleaved, the second writing while the first holds its file; and in two processes at the same time."""
     one, two = load("clustering"), load("clustering")

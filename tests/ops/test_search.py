@@ -102,11 +102,13 @@ INDEX, QUERIES = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 4, dtype=t
     ("call", "error", "message"),
     [
         (lambda: ops.search_topk(QUERIES, QUERIES, torch.zeros(2), None, 3), ValueError, "between 1 and the 2 keys"),
+        (lambda: ops.search_topk(QUERIES, QUERIES, torch.zeros(2), None, 0), ValueError, "between 1 and the 2 keys"),
         (lambda: ops.search_topk(QUERIES, QUERIES, torch.zeros(3), None, 1), ValueError, "margin must have shape"),
         (lambda: ops.search_topk(QUERIES, QUERIES, torch.zeros(2), torch.ones(1), 1), ValueError, "scale must have"),
         (lambda: ops.gathered_products(*HALVES[::-1], INDEX, QUERIES), TypeError, "near must be torch.bfloat16"),
         (lambda: ops.gathered_products(*HALVES, INDEX[0], QUERIES), ValueError, "rows must have 2 dimensions"),
         (lambda: ops.gathered_products(*HALVES, INDEX, QUERIES[:1]), ValueError, "queries"),
+        (lambda: ops.gathered_products(HALVES[0], HALVES[1][:1], INDEX, QUERIES), ValueError, "the shape of near"),
         (lambda: ops.gathered_products(*HALVES, INDEX + 3, QUERIES), (RuntimeError, IndexError), "below 3|out of"),
     ],
 )
