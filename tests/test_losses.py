@@ -316,6 +316,15 @@ def test_a_weight_counts_as_so_many_copies():
     assert torch.equal(ce, weighted_focal_loss(keys, queries, positive)[1])
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_a_weight_takes_no_gradient(impl):
+    keys, queries, positive = batch()
+    weight = torch.full((5,), 2.0, dtype=torch.float64, requires_grad=True)
+    weighted_focal_loss(keys, queries, positive, weight=weight, impl=impl)[0].backward()
+    assert weight.grad is None
+    assert keys.grad is not None
+
+
 @pytest.mark.parametrize(
     ("weight", "words"),
     [
@@ -374,6 +383,11 @@ def test_wrong_arguments_are_named():
         ({"weight": torch.ones(3)}, ValueError, r"weight must have shape \(5,\)"),
         ({"probability": "sigmoid"}, ValueError, "probability must be one of"),
         ({"epsilon": 1.5}, ValueError, "epsilon=1.5"),
+        ({"epsilon": -0.1}, ValueError, "epsilon=-0.1"),
+        ({"gamma": -1.0}, ValueError, "gamma=-1.0"),
+        ({"gamma": math.nan}, ValueError, "gamma=nan"),
+        ({"delta": 0.0}, ValueError, "delta=0.0"),
+        ({"delta": 1.0}, ValueError, "delta=1.0"),
         ({"impl": "cuda"}, ValueError, "impl"),
     ):
         with pytest.raises(error, match=words):

@@ -94,6 +94,21 @@ def test_gathered_products(shape, impl, device):
     torch.testing.assert_close(got, want, rtol=0, atol=1e-15 * d * keys.abs().max().item() * queries.abs().max().item())
 
 
+@devices
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_a_search_takes_any_layout_and_has_no_gradient(impl, device):
+    draw = torch.Generator().manual_seed(0)
+    keys, queries, margin, scale = (
+        torch.rand(*shape, generator=draw).to(device) for shape in ((6, 20), (6, 4), (8,), (40,))
+    )
+    values = []
+    for part in (lambda x: x, torch.Tensor.contiguous):
+        given = [keys.T, queries.T, margin.double()[::2], scale[::2]]
+        values.append(ops.search_topk(*(part(x).requires_grad_() for x in given), 3, impl=impl))
+        assert not values[-1][0].requires_grad
+    torch.testing.assert_close(values[0], values[1])
+
+
 HALVES = ops.split_halves(torch.zeros(3, 4))
 INDEX, QUERIES = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.float64)
 

@@ -298,6 +298,11 @@ def test_errors_of_options():
         ops.surprise_from_moments(KEYS, QUERIES, MEAN, STD[:3])
     with pytest.raises(ValueError, match=r"scatter must be float64 of shape \(9, 9\)"):
         ops.ensemble_update(torch.zeros(()).double(), MEAN.new_zeros(9), torch.zeros(9, 8).double(), KEYS)
+    for impl in ops.IMPLEMENTATIONS:  # a narrower state would lose digits with every batch
+        with pytest.raises(ValueError, match=r"mean must be float64 of shape \(9,\), got torch.float32"):
+            ops.ensemble_update(torch.zeros(()).double(), torch.zeros(9), torch.zeros(9, 9).double(), KEYS, impl=impl)
+        with pytest.raises(ValueError, match=r"covariance must be float64 of shape \(9, 9\), got torch.float32"):
+            ops.ensemble_moments(torch.zeros(9).double(), torch.zeros(9, 9), KEYS, impl=impl)
 
 
 def test_an_empty_call_leaves_the_next_one_alone():
