@@ -1,4 +1,4 @@
-"""Importing surprise_hf is light, and yet the task is known to transformers. Each test is a fresh interpreter."""
+"""Importing surprise_hf is light, and yet the task is known to transformers. Most tests are a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import surprise_hf
+from surprise_hf import _register
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,6 +80,15 @@ def test_a_pipeline_in_a_fresh_process(st_path: Path):
         str(st_path),
     )
     assert done.stdout.strip() == "['politics', 'sport']", done.stderr
+
+
+def test_whoever_waits_already_is_not_put_in_line_again(monkeypatch):
+    monkeypatch.setattr(_register, "HOSTS", {"surprise_hf_no_such_host": "surprise_hf.pipeline"})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = len(sys.meta_path)
+    for _ in range(3):
+        _register.register_when_imported()
+        assert len(sys.meta_path) == before + 1
 
 
 def test_a_failed_registration_does_not_break_the_foreign_import():

@@ -346,6 +346,14 @@ def test_the_cross_entropy_has_no_gradient():
     assert (loss.requires_grad, ce.requires_grad) == (True, False)
 
 
+def test_under_a_transform_it_is_the_same_two_values():
+    keys, queries, positive = (x.detach() for x in batch())
+    want = torch.stack(weighted_focal_loss(keys, queries, positive))
+    found = torch.vmap(lambda k: torch.stack(weighted_focal_loss(k, queries, positive)))(keys.unsqueeze(0))
+    torch.testing.assert_close(found, want.unsqueeze(0))
+    assert not torch.func.grad(lambda k: weighted_focal_loss(k, queries, positive)[1])(keys).any()
+
+
 def test_shapes_alone_give_the_wider_of_two_dtypes():
     keys, queries, positive = batch()
     for one, other in ((keys.float(), queries.double()), (keys.double(), queries.float())):

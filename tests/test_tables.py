@@ -204,6 +204,12 @@ def test_views_of_strings_are_text(tmp_path: Path, fmt: str):
         assert [cell or None for cell in found[name]] == [cell or None for cell in cells]
 
 
+def test_large_strings_are_text(tmp_path: Path):
+    parquet.write_table(pa.table({"text": pa.array(["a", None], pa.large_string())}), tmp_path / "in")
+    with tables.reading(str(tmp_path / "in"), "parquet", "text", exact=True) as source:
+        assert source.rows["text"][:] == ["a", None]
+
+
 def test_json_has_no_word_for_nan_and_infinity():
     columns = {
         "x": [0.5, math.nan, math.inf],
