@@ -180,6 +180,7 @@ def test_labels_from_a_file_may_hold_commas(command: Command, pipe: SurpriseZero
         (("--threshold", 0.7), {"threshold": 0.7, "top_k": 1}, 1),
         (("--estimator", "quantile"), {"estimator": "quantile"}, 1),
         (("--estimator", "empirical", "--surprise-weight", 1), {"estimator": "empirical", "surprise_weight": 1}, 1),
+        (("--surprise-weight", 0), {"surprise_weight": 0}, 1),  # 0 is a value
         (("--refine", 3, "--surprise-weight", 0.5), {"refine": 3, "surprise_weight": 0.5}, 1),
         (("--template", "a {} text", "--prefix", "my_"), {"hypothesis_template": "a {} text"}, 1),
     ],

@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,6 +257,27 @@ def test_a_picture_that_cannot_be_is_refused_before_the_work(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(command, "cluster", table, *picture) == 1
     assert 'pip install "surprise-hf[plots]"' in command.err
+
+
+def test_a_picture_of_the_clusters_as_asked_for(
+    command: Command, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = Mock(side_effect=RuntimeError)
+    monkeypatch.setattr("surprise_hf.plots.cluster_map", drawn)
+    monkeypatch.setattr("surprise_hf.plots.check_picture", lambda *_: None)
+    args = ("--clusters", 3, "--plot", tmp_path / "x.png", "--layout", "umap")
+    for more, shown in (
+        ((), {"0", "1", "2"}),
+        (("--names", "sport,food,rain,vote"), {"sport", "food", "rain", "vote"}),
+    ):
+        assert run(command, "cluster", table, *args, *more) == 1
+        rows = [row for i, row in enumerate(read(command.out, "csv")) if i not in BLANK]
+        emb, labels, titles = drawn.call_args.args
+        assert drawn.call_args.kwargs == {"layout": "umap"}
+        assert (len(emb), labels) == (67, [int(row["cluster"]) for row in rows])
+        assert len(titles) == 3
+        assert set(titles) <= shown
+        assert [titles[label] for label in labels] == [row["cluster_name" if more else "cluster"] for row in rows]
 
 
 def test_a_picture_that_fails_costs_no_table(

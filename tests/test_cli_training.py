@@ -6,11 +6,13 @@ import csv
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from matplotlib import pyplot as plt
+from safetensors import SafetensorError
 from transformers import TrainerControl, TrainerState
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training, resuming
@@ -88,7 +90,8 @@ def test_wrong_arguments(st_path, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_options_reach_the_trainer(st_path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("refine", [4, 0])
+def test_options_reach_the_trainer(st_path, tmp_path, monkeypatch, refine):
     seen = {}
 
     def trainer(model, args, rows, **kind):
@@ -98,10 +101,10 @@ def test_options_reach_the_trainer(st_path, tmp_path, monkeypatch):
     monkeypatch.setattr(resuming, "ResumableTrainer", trainer)
     table = write(tmp_path / "few.csv", ROWS)
     options = ("--epochs", 7, "--learning-rate", 0.002, "--train-batch-size", 3, "--batch-size", 5, "--seed", 9)
-    more = ("--refine", 4, "--template", "on {}", "--labels", "sport,money,music", "--prompt", "query: ")
+    more = ("--refine", refine, "--template", "on {}", "--labels", "sport,money,music", "--prompt", "query: ")
     assert train(table, st_path, tmp_path / "out", *options, *more) == 1
     args = seen["args"]
-    assert (args.num_train_epochs, args.learning_rate, args.seed, args.refine) == (7, 0.002, 9, 4)
+    assert (args.num_train_epochs, args.learning_rate, args.seed, args.refine) == (7, 0.002, 9, refine)
     assert (args.per_device_train_batch_size, args.per_device_eval_batch_size) == (3, 5)
     assert (seen["labels"], seen["hypothesis_template"]) == (["sport", "money", "music"], "on {}")
     assert seen["model"]._default_prompt == "query: "
@@ -295,6 +298,15 @@ def test_a_checkpoint_that_cannot_be_written_stops_nothing(st_path, tmp_path, ca
     assert train(table, st_path, tmp_path / "out", "--epochs", 3, "--learning-rate", 1e-5) == 0
     assert "no checkpoint was written (disk full); the training goes on without" in capsys.readouterr().err
     assert not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError, SafetensorError])
+def test_whatever_says_that_it_cannot(monkeypatch, error):
+    """A full disk is an OSError to Python, a RuntimeError to torch, and one of its own to safetensors."""
+    monkeypatch.setattr(SurpriseTrainer, "_save_checkpoint", Mock(side_effect=error("disk full")))
+    trainer = object.__new__(resuming.ResumableTrainer)
+    with pytest.warns(UserWarning, match=r"no checkpoint was written \(disk full\)"):
+        trainer._save_checkpoint(None, None)
 
 
 def test_an_interrupted_run_tells_that_it_can_go_on(st_path, tmp_path, capsys, monkeypatch):
