@@ -398,6 +398,7 @@ def encode(rows: Dataset, start: int, stop: int, more: dict[str, pa.Array], fmt:
     """
     if fmt == "parquet":
         table = rows.with_format("arrow")[start:stop]
+        table = table.replace_schema_metadata(rows.features.arrow_schema.metadata)  # nothing that differs between runs
         for name, values in more.items():
             table = table.append_column(name, values)
         messages = [] if start else [table.schema.serialize()]
