@@ -16,10 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from surprise_hf import ops
-from surprise_hf.contexts import check_context
 from surprise_hf.ensemble import Ensemble
 from surprise_hf.ensemble_files import FORMAT, VERSION
-from surprise_hf.same_encoder import same_probe
 
 
 def rows(n: int, dim: int = 12, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -567,44 +565,3 @@ def test_two_ranks_end_with_the_same_and_with_the_one_process_result(tmp_path: P
             assert saved[0] == saved[1]
             found, want = Ensemble.load(tmp_path / f"{name}0").probe, other if probe is None else probe
             assert (found is None) if want is None else torch.equal(found, torch.full((12,), want))
-
-
-@pytest.mark.parametrize(
-    ("cosine", "same"),
-    [(0.999, True), (0.97, True), (0.9, False), (-1.0, False), (None, False)],  # None: one of them is zeros
-)
-def test_encoders_are_one_that_make_much_the_same_of_a_text(cosine: float | None, same: bool) -> None:
-    one, other = torch.tensor([2.0, 0.0]), torch.zeros(2)
-    if cosine is not None:
-        other = 3 * torch.tensor([cosine, (1 - cosine**2) ** 0.5])
-    assert same_probe(one, other) == same_probe(other, one.half()) == same
-    assert same_probe(one, None)
-    assert same_probe(torch.zeros(2), torch.zeros(2))  # which say nothing
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", True),
-        ("all-MiniLM-L6-v2", "all-mpnet-base-v2", False),
-        ("all-MiniLM-L6-v2", "me/all-MiniLM-L6-v2", False),
-        ("sentence-transformers/all-MiniLM-L6-v2", "me/all-MiniLM-L6-v2", False),
-        (None, "me/x", True),
-        ("", "me/x", True),
-    ],
-)
-def test_encoders_are_one_with_and_without_the_owner_that_is_understood(tmp_path, one, other, same):
-    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    for a, b in ((one, other), (other, one)):
-        ours, theirs = (Ensemble.from_embeddings(rows, encoder=name) for name in (a, b))
-        theirs.save(tmp_path / "e.safetensors")
-        for take in (
-            lambda ours=ours, theirs=theirs: ours.merge(theirs),
-            lambda a=a: Ensemble.load(tmp_path / "e.safetensors", encoder=a),
-            lambda a=a, theirs=theirs: check_context(theirs, 3, a),
-        ):
-            if same:
-                take()
-            else:
-                with pytest.raises(ValueError, match="encoder"):
-                    take()
