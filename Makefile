@@ -40,7 +40,8 @@ bench: op ## Time the op against torch and the peers (ARGS="..." is passed on)
 	$(PY) benchmarks/bench_op.py $(ARGS)
 
 docs: env ## The documentation site, in site/
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@# not --quiet: its warnings are no errors, strict or not
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 cuda: env ## Compile the CUDA library, with a CPU-only torch too
 	SURPRISE_HF_FORCE_CUDA=1 $(BUILD)

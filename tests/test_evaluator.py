@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import transformers
 from datasets import ClassLabel, Dataset, Features, List, Value
+from scipy.stats import binom
 
 from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
 from tests.test_import import python
@@ -135,9 +136,11 @@ def test_bootstrap(pipe, data):
     share = found["score"] / len(TEXTS)
     spread = np.sqrt(len(TEXTS) * share * (1 - share))  # of a binomial
     assert found["standard_error"] == pytest.approx(spread, rel=0.25)
-    low, high = found["confidence_interval"]
-    assert low <= found["score"] <= high
     assert evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)["hits"] == found
+    for level in (0.95, 0.6):
+        interval = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, confidence_level=level, **arguments)
+        low, high = binom.ppf([(1 - level) / 2, (1 + level) / 2], len(TEXTS), share)
+        assert interval["hits"]["confidence_interval"] == (low, high)
     ours = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, strategy="bootstrap", n_resamples=3)
     assert set(ours["accuracy"]) == {"score", "confidence_interval", "standard_error"}
 

@@ -90,6 +90,22 @@ def test_running_numbers_are_above_the_ids_given(given: object, following: int) 
     assert index.add(clouds(1), ids=[1]).add(clouds(1)).ids == [following + 2, 1, following + 3]
 
 
+@pytest.mark.parametrize("first", [None, [1, 2], ["a", "b"]], ids=str)
+@pytest.mark.parametrize("given", [[7, "c"], ["c", 7], [7, 8], ["c", "d"], None], ids=str)
+def test_ids_are_all_of_one_kind(first: list[int | str] | None, given: list[int | str] | None) -> None:
+    """A file holds them as one column: numbers and names together, of one call or of two, are refused."""
+    index = SurpriseIndex(weight=1)
+    if first is not None:
+        index.add(clouds(2), ids=first)
+    kinds = {type(one) for one in (*(first or []), *([0] if given is None else given))}
+    if len(kinds) == 1:
+        assert len(index.add(clouds(2), ids=given)) == len(first or []) + 2
+        return
+    with pytest.raises(ValueError, match="ids must be all int or all str, those of the index included"):
+        index.add(clouds(2), ids=given)
+    assert index.ids == (first or [])
+
+
 @pytest.mark.parametrize("name", ["ids", "texts", "metadata"])
 @pytest.mark.parametrize(
     "given", ["abc", b"abc", {"a": 1, "b": 2, "c": 3}, {1, 2, 3}, 3, pd.DataFrame(index=[], columns=[1, 2, 3])]
