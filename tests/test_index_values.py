@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from surprise_hf import SurpriseIndex
-from surprise_hf.index_values import read_ids
+from surprise_hf.index_values import column, read_ids
 from tests.index_data import clouds, ids_of
 
 
@@ -88,6 +88,14 @@ def test_running_numbers_are_above_the_ids_given(given: object, following: int) 
     assert index.ids == [*given, following, following + 1]
     assert index.remove(index.ids).add(clouds(1)).ids == [following + 2]
     assert index.add(clouds(1), ids=[1]).add(clouds(1)).ids == [following + 2, 1, following + 3]
+
+
+def test_a_column_has_one_entry_for_each_document() -> None:
+    assert column("texts", ["a", "b"], 2) == ["a", "b"]
+    assert column("texts", None, 2) == [None, None]
+    for entries in (1, 3):
+        with pytest.raises(ValueError, match=f"texts must have one entry for each of the 2 documents, got {entries}"):
+            column("texts", ["a"] * entries, 2)
 
 
 @pytest.mark.parametrize("first", [None, [1, 2], ["a", "b"]], ids=str)

@@ -190,6 +190,7 @@ def test_windows_end_between_words(st_path):
     assert windows.split(tokenizer, "", 64) == [("", 0)]
     with pytest.raises(ValueError, match="fills all 64 tokens"):
         windows.split(tokenizer, "dog", 64, prompt="cat " * 62)
+    assert windows.split(tokenizer, "dog cat", 64, prompt="cat " * 61) == [("dog", 1), ("cat", 1)]  # room for one
 
 
 @pytest.mark.parametrize("limit", [6, 8, 10, 13, 40])
