@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 
 import evaluate
@@ -11,7 +12,8 @@ import transformers
 from datasets import ClassLabel, Dataset, Features, List, Value
 from scipy.stats import binom
 
-from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, metrics
+from surprise_hf.evaluator import SurpriseZeroShotEvaluator
 from tests.test_import import python
 
 NAMES = ["sport", "money", "weather"]
@@ -79,6 +81,13 @@ def test_several_labels_a_document(pipe):
     hits = [set(r["labels"]) == {NAMES[i] for i in own} for r, own in zip(results, truth, strict=True)]
     assert found["accuracy"] == np.mean(hits)
     assert 0 < found["accuracy"] < 1
+    as_found = [[NAMES.index(label) for label in result["labels"]] for result in results]
+    assert [0] in as_found
+    told = Dataset.from_dict({"text": TEXTS, "label": as_found}, features)
+    found = evaluate.evaluator("surprise-zero-shot").compute(
+        pipe, told, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian"
+    )
+    assert found["accuracy"] == 1
 
 
 OTHER = {"sport": "bank price market", "money": "rain snow cloud", "weather": "goal game player"}  # each means the next
@@ -128,6 +137,82 @@ class Hits(evaluate.Metric):
 def test_another_metric_gets_the_best_label_by_its_number(pipe, data):
     found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, metric=Hits())
     assert found["hits"] == sum(p == t for p, t in zip(best(pipe), TRUTH, strict=True))
+
+
+def test_of_what_has_no_label_another_metric_gets_none(pipe):
+    results = pipe(TEXTS, NAMES, threshold=0.9, surprise_weight=1, estimator="gaussian")
+    task = evaluate.evaluator("surprise-zero-shot")
+    numbers = {name: number for number, name in enumerate(NAMES)}
+    found = task.predictions_processor(results, numbers, whole=False)["predictions"]
+    assert found == [numbers[result["labels"][0]] if result["labels"] else None for result in results]
+    assert None in found
+    assert 0 in found
+
+
+def test_a_mapping_of_labels_counts_more_than_the_columns_names(pipe, data):
+    turned = {"sport": 2, "money": 0, "weather": 1}
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, metric=Hits(), label_mapping=turned)
+    assert found["hits"] == sum(turned[NAMES[p]] == t for p, t in zip(best(pipe), TRUTH, strict=True))
+    assert found["hits"] < 4
+
+
+def test_a_metric_by_default(pipe, data):
+    assert SurpriseZeroShotEvaluator().default_metric_name == metrics.path("surprise_classification")
+    name = metrics.path("surprise_clustering")
+    found = SurpriseZeroShotEvaluator(default_metric_name=name).compute(pipe, data)
+    assert "v_measure" in found
+
+
+def test_data_by_name(pipe, tmp_path):
+    """Of a folder with two subsets of two splits; what a repository is to the Hub."""
+    front = "---\nconfigs:\n"
+    for subset in ("a", "b"):
+        front += f"- config_name: {subset}\n  data_files:\n"
+        for split in ("train", "test"):
+            rows = TEXTS[: {"atrain": 2, "atest": 3, "btrain": 4, "btest": 5}[subset + split]]
+            lines = [f"{text},{NAMES[truth]}" for text, truth in zip(rows, TRUTH, strict=False)]
+            (tmp_path / f"{subset}_{split}.csv").write_text("\n".join(["text,label", *lines]))
+            front += f"  - split: {split}\n    path: {subset}_{split}.csv\n"
+    (tmp_path / "README.md").write_text(f"{front}---\n")
+    task, where = evaluate.evaluator("surprise-zero-shot"), str(tmp_path)
+    for subset, split, count in (("a", "train", 2), ("a", "test", 3), ("b", "train", 4), ("b", "test", 5)):
+        found = task.compute(pipe, where, subset=subset, split=split, candidate_labels=NAMES)
+        assert round(found["samples_per_second"] * found["total_time_in_seconds"]) == count
+
+
+def test_the_device_is_the_models(pipe, data, monkeypatch):
+    given = {}
+
+    def pipeline(task, **options):
+        given.update(options, task=task)
+        return pipe
+
+    monkeypatch.setattr(transformers, "pipeline", pipeline)
+    task = evaluate.evaluator("surprise-zero-shot")
+    task.compute(pipe.model, data, device=3)
+    assert given == {"task": "surprise-zero-shot", "model": pipe.model, "device": 3}
+    with pytest.raises(ValueError, match="the pipe was instantiated on CPU"):
+        task.compute(pipe, data, device=3)
+
+
+class Drawn(Hits):
+    """Keeps what it has counted."""
+
+    def _compute(self, **columns):
+        found = super()._compute(**columns)
+        self.counts = [*getattr(self, "counts", []), found["hits"]]
+        return found
+
+
+def test_bootstrap_draws_as_often_as_asked(pipe, data):
+    metric = Drawn()
+    arguments = {"metric": metric, "strategy": "bootstrap", "n_resamples": 4, "random_state": 1}
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)["hits"]
+    whole, *drawn = metric.counts
+    assert len(drawn) == 4
+    assert found["score"] == whole
+    assert found["standard_error"] == pytest.approx(statistics.stdev(drawn))
+    assert found["standard_error"] > 0
 
 
 def test_bootstrap(pipe, data):
