@@ -74,20 +74,16 @@ def test_several_labels_a_document(pipe):
     truth = [[0], [1], [2], [0, 1], [], [2], [0], [1]]
     features = Features({"text": Value("string"), "label": List(ClassLabel(names=NAMES))})
     data = Dataset.from_dict({"text": TEXTS, "label": truth}, features)
-    found = evaluate.evaluator("surprise-zero-shot").compute(
-        pipe, data, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian"
-    )
-    results = pipe(TEXTS, NAMES, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian")
+    call = {"multi_label": True, "threshold": 0.9, "surprise_weight": 1, "estimator": "gaussian"}
+    found = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **call)
+    results = pipe(TEXTS, NAMES, **call)
     hits = [set(r["labels"]) == {NAMES[i] for i in own} for r, own in zip(results, truth, strict=True)]
     assert found["accuracy"] == np.mean(hits)
     assert 0 < found["accuracy"] < 1
     as_found = [[NAMES.index(label) for label in result["labels"]] for result in results]
     assert [0] in as_found
     told = Dataset.from_dict({"text": TEXTS, "label": as_found}, features)
-    found = evaluate.evaluator("surprise-zero-shot").compute(
-        pipe, told, multi_label=True, threshold=0.9, surprise_weight=1, estimator="gaussian"
-    )
-    assert found["accuracy"] == 1
+    assert evaluate.evaluator("surprise-zero-shot").compute(pipe, told, **call)["accuracy"] == 1
 
 
 OTHER = {"sport": "bank price market", "money": "rain snow cloud", "weather": "goal game player"}  # each means the next
@@ -165,19 +161,20 @@ def test_a_metric_by_default(pipe, data):
 
 def test_data_by_name(pipe, tmp_path):
     """Of a folder with two subsets of two splits; what a repository is to the Hub."""
+    counts = {"a": {"train": 2, "test": 3}, "b": {"train": 4, "test": 5}}
     front = "---\nconfigs:\n"
-    for subset in ("a", "b"):
+    for subset, splits in counts.items():
         front += f"- config_name: {subset}\n  data_files:\n"
-        for split in ("train", "test"):
-            rows = TEXTS[: {"atrain": 2, "atest": 3, "btrain": 4, "btest": 5}[subset + split]]
-            lines = [f"{text},{NAMES[truth]}" for text, truth in zip(rows, TRUTH, strict=False)]
+        for split, count in splits.items():
+            lines = [f"{text},{NAMES[truth]}" for text, truth in zip(TEXTS[:count], TRUTH[:count], strict=True)]
             (tmp_path / f"{subset}_{split}.csv").write_text("\n".join(["text,label", *lines]))
             front += f"  - split: {split}\n    path: {subset}_{split}.csv\n"
     (tmp_path / "README.md").write_text(f"{front}---\n")
     task, where = evaluate.evaluator("surprise-zero-shot"), str(tmp_path)
-    for subset, split, count in (("a", "train", 2), ("a", "test", 3), ("b", "train", 4), ("b", "test", 5)):
-        found = task.compute(pipe, where, subset=subset, split=split, candidate_labels=NAMES)
-        assert round(found["samples_per_second"] * found["total_time_in_seconds"]) == count
+    for subset, splits in counts.items():
+        for split, count in splits.items():
+            found = task.compute(pipe, where, subset=subset, split=split, candidate_labels=NAMES)
+            assert round(found["samples_per_second"] * found["total_time_in_seconds"]) == count
 
 
 def test_the_device_is_the_models(pipe, data, monkeypatch):
@@ -222,10 +219,11 @@ def test_bootstrap(pipe, data):
     spread = np.sqrt(len(TEXTS) * share * (1 - share))  # of a binomial
     assert found["standard_error"] == pytest.approx(spread, rel=0.25)
     assert evaluate.evaluator("surprise-zero-shot").compute(pipe, data, **arguments)["hits"] == found
-    for level in (0.95, 0.6):
-        interval = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, confidence_level=level, **arguments)
-        low, high = binom.ppf([(1 - level) / 2, (1 + level) / 2], len(TEXTS), share)
-        assert interval["hits"]["confidence_interval"] == (low, high)
+    narrower = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, confidence_level=0.6, **arguments)["hits"]
+    for level, one in ((0.95, found), (0.6, narrower)):
+        low, high = one["confidence_interval"]
+        assert low <= one["score"] <= high
+        assert (low, high) == tuple(binom.ppf([(1 - level) / 2, (1 + level) / 2], len(TEXTS), share))
     ours = evaluate.evaluator("surprise-zero-shot").compute(pipe, data, strategy="bootstrap", n_resamples=3)
     assert set(ours["accuracy"]) == {"score", "confidence_interval", "standard_error"}
 

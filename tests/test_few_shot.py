@@ -13,19 +13,16 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from transformers import pipeline
 
-from surprise_hf import SurpriseModel, pseudo_label, surprise
+from surprise_hf import pseudo_label, surprise
 from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels, surest
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
 from surprise_hf.targets import read_targets
+from tests.model_data import load
 
 GROUPS = ("sport ball game", "bank money market", "rain snow wind")
 DOCUMENTS = [f"{words} {more}" for words in GROUPS for more in ("one", "two", "red")]
 LABELS = ["sport", "money", "weather"]
-
-
-def load(path) -> SurpriseModel:
-    return SurpriseModel.from_pretrained(path, device="cpu")
 
 
 # --- labels from examples --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments
+from tests.model_data import load
 
 LABELS = ["money", "sport", "weather"]
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
@@ -24,10 +25,6 @@ def as_class_label() -> Dataset:
     return Dataset.from_dict(
         {"text": TEXTS, "label": numbers}, Features({"text": Value("string"), "label": ClassLabel(names=LABELS)})
     )
-
-
-def load(path: Path) -> SurpriseModel:
-    return SurpriseModel.from_pretrained(path, device="cpu")
 
 
 def make(path: Path, out: Path, train=None, evaluate=None, *, trainer=None, **options) -> SurpriseTrainer:
