@@ -111,6 +111,7 @@ class FittedLabels:
         some = {name: getattr(self, name)[index] for name in ("queries", "mean", "std")}
         return replace(self, **some, columns=columns, tails=tails)
 
+    @torch.no_grad()
     def extended(
         self, queries: Tensor, ensemble: Tensor | Ensemble, *, refine: int | str = 0, impl: str = "auto"
     ) -> FittedLabels:
@@ -119,19 +120,26 @@ class FittedLabels:
         Args:
             queries: (k, d) floating, the new labels.
             ensemble: what the old were fitted to.
-            refine: of the new labels, among themselves.
+            refine: of the new labels, beside the old ones, which stay where they are.
             impl: as for the ops.
 
         The map to psi^ and the law of a label's tail stay those of the old labels; what `accept` knows is learnt anew,
-        from all of them. Errors as for `fit`.
+        from all of them. Refined labels have drawn the new ones' documents to themselves: where the old scores may
+        change, `fit` of all labels decides better (docs/guide.md). Errors as for `fit`.
         """
+        check_options(self.estimator, self.similarity, self.anchor, refine)
+        check_ensemble(queries, ensemble, self.similarity)
+        moved = queries
+        if refine:
+            documents_of(ensemble, queries, "refine")
+            both = torch.cat((self.queries, unit_rows(queries).to(self.queries)))
+            moved = refine_labels(both, ensemble, refine, held=len(self), impl=impl)[len(self) :]
         new = FittedLabels.fit(
-            queries,
+            moved,
             ensemble,
             weight=1,  # no map to psi^
             estimator="gaussian" if self.estimator == "tail" else self.estimator,
             similarity=self.similarity,
-            refine=refine,
             impl=impl,
         )
         columns = None

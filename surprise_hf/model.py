@@ -56,7 +56,7 @@ class SurpriseModel(ModelFiles):
 
     Attributes:
         ensemble: documents that labels are compared with, or None. Set it with `fit_ensemble` or `set_ensemble`.
-        candidate_labels: labels stored with the model, or None. Set them with `set_labels`.
+        candidate_labels: labels stored with the model, or None. Set them with `set_labels`, `add_labels`.
         hypothesis_template: the text that a label is put into, or several, whose embeddings are averaged.
         fitted: the stored labels frozen against the ensemble, or None while either is missing. Made anew where
             documents were added to the ensemble in place.
@@ -386,6 +386,33 @@ class SurpriseModel(ModelFiles):
             raise
         self.candidate_labels, self.hypothesis_template, self.fit_options = found, template, options
         self._warned = False
+        return self
+
+    def add_labels(self, labels: Any) -> SurpriseModel:
+        """Store more labels after those there are, whose scores of documents stay exactly as they are.
+
+        With an ensemble the new ones are refined beside the old where these were refined. Without one, and once
+        documents are added to it, all labels are fitted as one set, as by `set_labels`, which finds more of the new
+        labels' documents (docs/guide.md).
+
+        Args:
+            labels: as for the pipeline's `candidate_labels`.
+
+        Raises:
+            ValueError: no labels are stored, one of these is stored already, or as `inputs.as_labels` and
+                `FittedLabels.extended`. Labels then stay as they were.
+        """
+        if self.candidate_labels is None:
+            raise ValueError("no labels are stored that these could be added to: store all with set_labels(labels)")
+        both = inputs.as_labels([*self.candidate_labels, *inputs.as_labels(labels)])
+        new = both[len(self.candidate_labels) :]
+        vectors, given, fitted = self.name_vectors(new, self.hypothesis_template), self._given, self.fitted
+        if given is not None:
+            self._warn_of_names(new)
+            given = label_keys(both, self.hypothesis_template), torch.cat((given[1], vectors.to(given[1])))
+        if fitted is not None and self.ensemble is not None:
+            fitted = fitted.extended(vectors, self.ensemble, refine=self.fit_options.get("refine", 0))
+        self.candidate_labels, self._given, self.fitted = both, given, fitted
         return self
 
     def stores(self, labels: Sequence[Label]) -> bool:

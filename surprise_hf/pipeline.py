@@ -291,6 +291,11 @@ class SurpriseZeroShotPipeline(Pipeline):
         )
         return self
 
+    def add_labels(self, candidate_labels: Any) -> SurpriseZeroShotPipeline:
+        """Store more labels in the model; the scores of those there are stay. As `SurpriseModel.add_labels`."""
+        self.model.add_labels(candidate_labels)
+        return self
+
     def fit_labels(
         self,
         texts: Any,

@@ -54,7 +54,7 @@ class Judgement(NamedTuple):
 
 
 def refine_labels(
-    queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = ROUNDS, *, impl: str = "auto"
+    queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = ROUNDS, *, held: int = 0, impl: str = "auto"
 ) -> Tensor:
     """Labels after some rounds of refinement, for the cosine. The same input gives the same labels.
 
@@ -65,6 +65,7 @@ def refine_labels(
             so many are drawn, those that an Ensemble with such a reservoir would keep. So the same documents give the
             same labels either way, to rounding, where the Ensemble keeps all of them (4,096, unless told otherwise).
         rounds: 0 returns the unit queries; "auto" lets `judge` decide.
+        held: so many labels, the first ones, stay where they are, and their documents are not drawn to the others.
         impl: as for the ops.
 
     Returns:
@@ -73,14 +74,16 @@ def refine_labels(
     References: design fact 5; docs/accuracy.md.
     """
     if rounds == "auto":
-        return judge(queries, ensemble, impl=impl).queries
+        return judge(queries, ensemble, held=held, impl=impl).queries
     start = unit_rows(queries)
     if not rounds:
         return start
-    return _Rounds(start, *_looked_at(ensemble, start), impl).run(start, int(rounds))
+    return _Rounds(start, *_looked_at(ensemble, start), held, impl).run(start, int(rounds))
 
 
-def judge(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = "auto", *, impl: str = "auto") -> Judgement:
+def judge(
+    queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = "auto", *, held: int = 0, impl: str = "auto"
+) -> Judgement:
     """How far to refine, from the ensemble alone.
 
     10 rounds; 5 where labels refined on one half of the documents and on the other agree on fewer than 80 % of them
@@ -93,13 +96,13 @@ def judge(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = "aut
     """
     start = unit_rows(queries)
     asked, context = _looked_at(ensemble, start)
-    whole = _Rounds(start, asked, context, impl)
+    whole = _Rounds(start, asked, context, held, impl)
     chosen = None if rounds == "auto" else int(rounds)
     if len(start) < 2 or len(asked) < 2:
         return Judgement(chosen or 0, whole.run(start, chosen) if chosen else start, 1.0, 1.0)
     halves = asked.chunk(2)  # their order is random
     contexts = [Ensemble.from_embeddings(half, reservoir=0) for half in halves]
-    runs = [whole, *(_Rounds(start, *pair, impl) for pair in zip(halves, contexts, strict=True))]
+    runs = [whole, *(_Rounds(start, *pair, held, impl) for pair in zip(halves, contexts, strict=True))]
     at = {0: [start] * 3}
     for stop, more in ((GENTLE, GENTLE), (ROUNDS, ROUNDS - GENTLE)):
         at[stop] = [run.run(labels, more) for run, labels in zip(runs, at[stop - more], strict=True)]
@@ -119,8 +122,8 @@ def judge(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str = "aut
 class _Rounds:
     """What stays the same from round to round."""
 
-    def __init__(self, start: Tensor, documents: Tensor, context: Ensemble, impl: str) -> None:
-        self.start, self.documents, self.context, self.impl = start, documents, context, impl
+    def __init__(self, start: Tensor, documents: Tensor, context: Ensemble, held: int, impl: str) -> None:
+        self.start, self.documents, self.context, self.held, self.impl = start, documents, context, held, impl
         width = len(start) if len(start) <= MANY else NEAREST
         if self.documents.dtype != start.dtype:
             width = max(width, start.shape[1])  # a block of documents is copied
@@ -140,8 +143,9 @@ class _Rounds:
             towards = unit_rows(unit_rows(mean - self.centre) @ self.damping)
             far = ((1 - PULL) * sure / (sure + FEW)).unsqueeze(1)
             target = unit_rows((1 - far) * self.anchor + far * towards).to(moved.dtype)
-            lost = (weight == 0) | (target == 0).all(dim=1)
-            moved = torch.where(lost.unsqueeze(1), self.start, target)
+            stays = (weight == 0) | (target == 0).all(dim=1)
+            stays[: self.held] = True
+            moved = torch.where(stays.unsqueeze(1), self.start, target)
         return moved
 
     def _attracted(self, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,9 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def transcribed(documents: Tensor, queries: Tensor, rounds: int, a: float = 0.4, t: float = 3.0) -> np.ndarray:
+def transcribed(
+    documents: Tensor, queries: Tensor, rounds: int, a: float = 0.4, t: float = 3.0, held: int = 0
+) -> np.ndarray:
     """The module's docstring, line by line, in NumPy."""
     k, q0 = unit(documents.double().numpy()), unit(queries.double().numpy())
     m, q = k.mean(axis=0), q0
@@ -40,6 +42,7 @@ def transcribed(documents: Tensor, queries: Tensor, rounds: int, a: float = 0.4,
         sure = (s**2).sum(axis=0)[:, None]
         b = (1 - a) * sure / (sure + 3)
         q = unit((1 - b) * unit(q0 - m) + b * unit(unit(mean_of - m) @ damping))
+        q[:held] = q0[:held]
     return q
 
 
@@ -360,7 +363,55 @@ def test_new_labels_leave_the_old_untouched(estimator: str, weight: float) -> No
     assert torch.equal(again.rank(documents)[1], both.rank(documents)[1])
 
 
-def test_new_labels_can_be_refined_too() -> None:
+@pytest.mark.parametrize("held", [1, 3, 4])
+def test_held_labels_stay_and_have_their_documents(held: int) -> None:
+    documents, queries = rows(150), rows(4, seed=1)
+    want = transcribed(documents, queries, 10, held=held)
+    np.testing.assert_allclose(refine_labels(queries, documents, 10, held=held).numpy(), want, rtol=0, atol=1e-6)
+    chosen = judge(queries, documents, held=held)
+    want = transcribed(documents, queries, chosen.rounds, held=held)
+    np.testing.assert_allclose(chosen.queries.numpy(), want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(refine_labels(queries, documents, "auto", held=held).numpy(), want, rtol=0, atol=1e-6)
+    for _, apart in chosen.apart:
+        np.testing.assert_allclose(apart[:held].numpy(), unit(queries[:held].numpy()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("refine", [10, "auto"])
+def test_new_labels_are_refined_beside_the_old(refine: int | str) -> None:
     documents, queries, more = rows(300), rows(4, seed=1), rows(2, seed=2)
-    both = FittedLabels.fit(queries, documents, refine=10).extended(more, documents, refine=10)
-    torch.testing.assert_close(both.queries[4:], refine_labels(more, documents, 10))
+    old = FittedLabels.fit(queries, documents, refine=10, weight=1)
+    both = old.extended(more.requires_grad_(), documents, refine=refine)
+    together = torch.cat((old.queries, more.detach()))
+    rounds = judge(together, documents, held=4).rounds if refine == "auto" else 10
+    np.testing.assert_allclose(both.queries.numpy(), transcribed(documents, together, rounds, held=4), atol=1e-6)
+    np.testing.assert_allclose(both.queries[:4].numpy(), old.queries.numpy(), atol=0)
+    psi = unit(documents.numpy()) @ both.queries.numpy().T
+    z = (psi - psi.mean(axis=0)) / psi.std(axis=0)
+    np.testing.assert_allclose(both.z(documents).numpy(), z, rtol=0, atol=1e-8)
+    assert not both.queries.requires_grad
+
+
+def test_a_new_group_is_found_beside_refined_labels() -> None:
+    """Refined without the last label, the others have drawn its documents to themselves."""
+    documents, queries, truth = groups([150, 150, 150, 150])
+    old = FittedLabels.fit(queries[:3], documents, weight=1, refine=10)
+    found = {
+        refine: float((old.extended(queries[3:], documents, refine=refine).decide(documents) == truth).double().mean())
+        for refine in (0, 10)
+    }
+    assert found[10] > 0.95
+    assert found[10] >= found[0]
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (rows(2), {"refine": -1}, "refine must be 'auto' or a number of rounds"),
+        (rows(2, dim=5), {"refine": 3}, "the ensemble has 12 dimensions but queries have 5"),
+        (rows(2), {"refine": 3, "ensemble": Ensemble.from_embeddings(rows(50), reservoir=0)}, "refine needs documents"),
+    ],
+)
+def test_new_labels_that_do_not_fit(queries: Tensor, options: dict, message: str) -> None:
+    old = FittedLabels.fit(rows(4, seed=1), rows(50), weight=1)
+    with pytest.raises(ValueError, match=message):
+        old.extended(queries, options.pop("ensemble", rows(50)), **options)

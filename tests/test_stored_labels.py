@@ -174,6 +174,93 @@ def test_numbers_of_numpy_are_numbers(model, options, tmp_path):
     torch.testing.assert_close(again.fitted.score(emb), want.score(emb), rtol=0, atol=1e-6)
 
 
+# --- labels added later ------------------------------------------------------------------------------------------
+
+MORE = {"vote": "vote and party", "gene": "gene and cell"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weight": 1.0}, {"weight": 0.5}, {"weight": 1.0, "refine": 4}, {"weight": 1.0, "estimator": "empirical"}],
+    ids=str,
+)
+def test_labels_added_leave_the_scores_of_the_others(model, options, tmp_path):
+    """The old by what they scored before, the new by their formula."""
+    model.fit_ensemble(TEXTS).set_labels(LABELS, **options)
+    emb, _ = model.embed(TEXTS)
+    before, old = model.fitted.score(emb), model.fitted
+    pipe = SurpriseZeroShotPipeline(model)
+    assert pipe.add_labels(MORE) is pipe
+    assert model.candidate_labels == [*LABELS, *MORE]
+    assert torch.equal(model.fitted.score(emb)[:, :3], before)
+    names, _ = model.embed(["this matter is vote and party", "this matter is gene and cell"])
+    want = old.extended(names, model.ensemble, refine=options.get("refine", 0))
+    torch.testing.assert_close(model.fitted.score(emb), want.score(emb), rtol=0, atol=1e-6)
+    found = by_label(pipe(TEXTS))
+    for one, row in zip(found, want.score(emb).tolist(), strict=True):
+        assert one == pytest.approx(dict(zip([*LABELS, *MORE], row, strict=True)), abs=1e-6)
+    model.save_pretrained(tmp_path)
+    close(by_label(SurpriseZeroShotPipeline(SurpriseModel(str(tmp_path), device="cpu"))(TEXTS)), found)
+
+
+@pytest.mark.parametrize("fit", ["no ensemble", "documents added later"])
+def test_labels_added_are_one_set_where_all_are_fitted_anew(st_path, fit):
+    models = [SurpriseModel(str(st_path), device="cpu") for _ in range(2)]
+    for model in models:
+        if fit != "no ensemble":
+            model.fit_ensemble(TEXTS[:9])
+        model.set_labels(LABELS if model is models[0] else [*LABELS, "vote"], weight=1.0, refine=3)
+    models[0].add_labels("vote")
+    if fit != "no ensemble":
+        for model in models:
+            model.fit_ensemble(TEXTS[9:], update=True)
+    found, want = (by_label(SurpriseZeroShotPipeline(model)(TEXTS)) for model in models)
+    close(found, want)
+
+
+def test_a_label_added_to_labels_of_examples_is_known_by_name(model, tmp_path):
+    model.set_labels(LABELS, vectors=VECTORS)
+    with pytest.warns(UserWarning, match="known by examples.*, but 'music' by name alone"):
+        model.add_labels(["music"])
+    vectors = torch.cat((VECTORS, model.embed(["this matter is music"])[0]))
+    assert torch.equal(model.label_vectors([*LABELS, "music"], model.hypothesis_template), vectors)
+    model.save_pretrained(tmp_path)
+    again = SurpriseModel(str(tmp_path), device="cpu")
+    torch.testing.assert_close(again.label_vectors(again.candidate_labels, again.hypothesis_template), vectors)
+
+
+@pytest.mark.parametrize(
+    ("stored", "labels", "message"),
+    [
+        (None, ["music"], "no labels are stored that these could be added to"),
+        (LABELS, ["music", "money"], "candidate_labels 1 and 4 are both 'money'"),
+        (LABELS, [], "candidate_labels is empty"),
+        (LABELS, 3, "candidate_labels must be a list of labels"),
+    ],
+)
+def test_labels_that_can_not_be_added_change_nothing(model, stored, labels, message):
+    model.fit_ensemble(TEXTS).set_labels(stored)
+    before = model.fitted
+    with pytest.raises(ValueError, match=message):
+        model.add_labels(labels)
+    assert (model.candidate_labels, model.fitted) == (stored, before)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_stopped_addition_changes_nothing(model, error, monkeypatch):
+    model.fit_ensemble(TEXTS).set_labels(LABELS, vectors=VECTORS, weight=1.0)
+    before = model.fitted
+
+    def stop(*_: object, **__: object) -> None:
+        raise error("stopped")
+
+    monkeypatch.setattr(FittedLabels, "extended", stop)
+    with pytest.raises(error, match="stopped"), pytest.warns(UserWarning, match="by name alone"):
+        model.add_labels(["music"])
+    assert (model.candidate_labels, model.fitted) == (LABELS, before)
+    assert torch.equal(model.label_vectors(LABELS, model.hypothesis_template), VECTORS)
+
+
 # --- what they are fitted to -------------------------------------------------------------------------------------
 
 
