@@ -148,10 +148,9 @@ def _train(
     documents: Any,
     digests: list[str],
 ) -> SurpriseModel:
-    from transformers import PrinterCallback
-
     from . import resuming
     from .jobs import remove
+    from .trainer_callbacks import be_quiet
     from .training_arguments import SurpriseTrainingArguments
 
     folder = Path(f"{args.out}.partial")
@@ -161,6 +160,10 @@ def _train(
     checkpoint = resuming.begin(folder, identity | {name.replace("_", " "): getattr(args, name) for name in names})
     try:
         pipe = load_pipeline(args)
+        if (pipe.device.index or 0) > 0:
+            raise UsageError(
+                f"training is done on the first GPU: choose yours by CUDA_VISIBLE_DEVICES={pipe.device.index}"
+            )
         options = SurpriseTrainingArguments(
             output_dir=str(folder), save_strategy="no", save_total_limit=1, report_to="none", seed=args.seed,
             num_train_epochs=args.epochs,
@@ -169,6 +172,8 @@ def _train(
             refine=None if args.refine is None else str(args.refine),
             **({"per_device_train_batch_size": args.train_batch_size} if args.train_batch_size else {}),
         )  # fmt: skip
+        if options.n_gpu > 1:
+            options._n_gpu = 1  # noqa: SLF001 (a step's documents would be so many times more)
         trainer = resuming.ResumableTrainer(
             pipe.model,
             options,
@@ -177,7 +182,7 @@ def _train(
             hypothesis_template=args.template,
             ensemble=documents,
         )
-        trainer.remove_callback(PrinterCallback)  # it writes to standard output
+        be_quiet(trainer)
         trainer.add_callback(resuming.SaveNowAndThen())
         if checkpoint is not None:
             say(f"going on from {checkpoint}")

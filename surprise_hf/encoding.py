@@ -6,11 +6,12 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
 from . import inputs, windows
@@ -136,7 +137,8 @@ class TextEncoder(SentenceTransformer):
     def _encode(self, texts: list[str], show_progress_bar: bool = False, **kwargs: Any) -> Tensor:
         if not texts:
             return torch.empty(0, self.dim, dtype=torch.float32, device=self.device)
-        emb = self.encode(texts, convert_to_tensor=True, show_progress_bar=show_progress_bar, **kwargs)
+        with _without_autocast(self):
+            emb = self.encode(texts, convert_to_tensor=True, show_progress_bar=show_progress_bar, **kwargs)
         # encode runs in inference mode, whose tensors can't be stored and trained against later: hence the copy
         return emb.to("cpu" if emb.device.type == "mps" else emb.device, torch.float32, copy=True)
 
@@ -165,6 +167,20 @@ class TextEncoder(SentenceTransformer):
         found = longer([text[:head] for text in full])
         unsure = [text for text, is_longer in zip(full, found, strict=True) if not is_longer and len(text) > head]
         return sum(found) + sum(longer(unsure))
+
+
+@contextmanager
+def _without_autocast(model: nn.Module) -> Iterator[None]:
+    """accelerate puts autocast around `forward` for bf16 and fp16 and leaves it there: embeddings would not be those of
+    the model that is saved.
+    """
+    own = vars(model)
+    wrapped = own.pop("forward", None) if "_original_forward" in own else None
+    try:
+        yield
+    finally:
+        if wrapped is not None:
+            own["forward"] = wrapped
 
 
 class _Lock:

@@ -99,6 +99,9 @@ class LabelTrainer(SentenceTransformerTrainer):
             raise ValueError("class_weight='balanced' counts the labels of a train_dataset, and there is none")
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        self._own_optimizer = (
+            self.optimizer is not None
+        )  # given as an object, which is of this training's weights alone
         self.add_callback(AimAtExamples(self))
         self.add_callback(StopOnCrossEntropy(self))
 
@@ -172,7 +175,7 @@ class LabelTrainer(SentenceTransformerTrainer):
         if dataset is None:
             return None
         if isinstance(dataset, dict) and not isinstance(dataset, Dataset) and not is_columns(dataset):
-            return DatasetDict({name: self.preprocess_dataset(part, name) for name, part in dataset.items()})
+            return DatasetDict({name: self.preprocess_dataset(part, dataset_name) for name, part in dataset.items()})
         columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
         prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
         return prepared
@@ -203,7 +206,10 @@ class LabelTrainer(SentenceTransformerTrainer):
         if eval_dataset is not None and eval_dataset is given:
             eval_dataset = prepared
         if eval_dataset is None or isinstance(eval_dataset, str):
-            self.eval_dataset = self.preprocess_dataset(self.eval_dataset, "eval")
+            prepared = self.preprocess_dataset(self.eval_dataset, "eval")
+            if prepared is not self.eval_dataset:
+                self.eval_dataset = prepared
+                self._eval_dataloaders.clear()  # with persistent workers the base class keeps those of other rows
         else:
             eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         return super().evaluate(eval_dataset, *args, **kwargs)

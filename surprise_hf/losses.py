@@ -126,7 +126,7 @@ class LabelMatrixLoss(nn.Module):
     Attributes:
         encoded: texts encoded so far: {"documents", "labels"}.
         offset, centre: what `aim` was given.
-        total: (2,) float64, sum of the batches' cross-entropies and their number, of training steps.
+        total: (2,) float32, sum of the batches' cross-entropies and their number, of training steps.
     """
 
     total: Tensor
@@ -146,7 +146,7 @@ class LabelMatrixLoss(nn.Module):
         self.labels_per_step = len(self.texts) if labels_per_step is None else labels_per_step
         self.dim = getattr(model, "truncate_dim", None)  # of `model` itself, which is wrapped later
         self.encoded = {"documents": 0, "labels": 0}
-        self.register_buffer("total", torch.zeros(2, dtype=torch.float64), persistent=False)
+        self.register_buffer("total", torch.zeros(2), persistent=False)  # no float64: Apple's GPUs lack it
         self.offset: Tensor | None = None
         self.centre: Tensor | None = None
         self._known: Tensor | None = None  # (m, d), each label when last encoded

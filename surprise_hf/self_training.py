@@ -13,13 +13,13 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from transformers import PrinterCallback
 
 from .ensemble import Ensemble, reservoir_order
 from .few_shot import surest
 from .label_trainer import LabelTrainer
 from .model import SurpriseModel
 from .targets import as_matrix
+from .trainer_callbacks import be_quiet
 from .training_arguments import SurpriseTrainingArguments
 from .training_data import LABEL
 
@@ -91,7 +91,7 @@ class GoingOn(LabelTrainer):
             report_to="none",
         )
         super().__init__(model, args, rows, **kwargs)
-        self.remove_callback(PrinterCallback)
+        be_quiet(self)
 
     def _as_model(self, model: SentenceTransformer) -> SurpriseModel:
         """As the other one has made it."""

@@ -6,6 +6,7 @@ checkpoints that are pipelines, and evaluation. Paper: section 3.2 (training).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -164,7 +165,8 @@ class SurpriseTrainer(LabelTrainer):
 
     def _may_self_train(self) -> bool:
         """By itself only with enough labels and examples, of one label each, where labels are refined on documents and
-        no other end was asked for: a number of steps, or the checkpoint that was measured best.
+        no other end was asked for: a number of steps, or the checkpoint that was measured best; nor an optimizer given,
+        which can't go on with another trainer.
         """
         wanted, args, rows, labels = self._columns.self_training, self.args, self.train_dataset, len(self.labels or ())
         if self.ensemble is None or not isinstance(rows, Dataset) or labels < 2:
@@ -172,7 +174,7 @@ class SurpriseTrainer(LabelTrainer):
         if wanted is not None:
             return wanted
         refined = self._columns.mix_examples and self.model.fit_options.get("refine") == "auto"
-        ends = args.max_steps > 0 or args.load_best_model_at_end
+        ends = args.max_steps > 0 or args.load_best_model_at_end or self._own_optimizer
         targets = list(rows[LABEL])
         enough = labels >= self_training.LABELS and sum(map(bool, targets)) >= self_training.EXAMPLES * labels
         return enough and refined and not ends and all(len(one) < 2 for one in targets)
@@ -222,19 +224,25 @@ class SurpriseTrainer(LabelTrainer):
 
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
         """Weights, ensemble and labels; the base class loads the weights alone."""
+        config = Path(checkpoint_path, FOLDER, CONFIG)
+        if config.exists():  # before a weight is changed
+            self._check_trained_for(checkpoint_path, json.loads(config.read_text(encoding="utf-8")))
         super()._load_from_checkpoint(checkpoint_path)
         memory = Path(checkpoint_path, MEMORY)
         self._memory = load_file(memory) if memory.exists() else {}
-        if Path(checkpoint_path, FOLDER, CONFIG).exists():
+        if config.exists():
             name, own_card = self.model.encoder_name, self.model._has_own_card  # noqa: SLF001
             self.model._load_surprise(str(checkpoint_path), {})  # noqa: SLF001
             self.model.encoder_name = self.model.encoder_name or name
             self.model._has_own_card = own_card  # noqa: SLF001 (of what was given, not of the checkpoint)
-            if self.model.candidate_labels != self.labels:
-                raise ValueError(
-                    f"{checkpoint_path} was trained for other labels: {self.model.candidate_labels}, not {self.labels}"
-                )
         self._fit_step = None
+
+    def _check_trained_for(self, checkpoint_path: str, config: Any) -> None:
+        labels, template = config["candidate_labels"], config["hypothesis_template"]
+        labels = None if labels is None else inputs.as_labels(labels)
+        for name, kept, own in (("other labels", labels, self.labels), ("another template", template, self.template)):
+            if kept != own:
+                raise ValueError(f"{checkpoint_path} was trained for {name}: {kept!r}, not {own!r}")
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -277,8 +285,10 @@ class SurpriseTrainer(LabelTrainer):
         found = {}
         with torch.no_grad():
             if positive.any():
-                keys, queries = self.loss.document_rows(emb), self.loss.label_rows(self._name_vectors().to(emb.device))
-                loss, cross_entropy = self.loss.focal(keys, queries, positive.to(emb.device))
+                device = self.args.device  # embeddings of an Apple GPU come on the CPU
+                keys = self.loss.document_rows(emb).to(device)
+                queries = self.loss.label_rows(self._name_vectors().to(emb.device)).to(device)
+                loss, cross_entropy = self.loss.focal(keys, queries, positive.to(device))
                 found = {"loss": float(loss), "cross_entropy": float(cross_entropy)}
             fitted = FittedLabels.fit(vectors, self._context(texts, emb), **self.model.fit_options)
             if positive.any():

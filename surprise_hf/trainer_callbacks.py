@@ -1,10 +1,18 @@
-"""What SurpriseTrainer does between the steps: stop by the cross-entropy, aim at the examples."""
+"""What SurpriseTrainer does between the steps: stop by the cross-entropy, aim at the examples, show how far it is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 if TYPE_CHECKING:
     from .label_trainer import LabelTrainer
@@ -63,5 +71,22 @@ class AimAtExamples(TrainerCallback):
         self.trainer._aim()  # noqa: SLF001
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """The results in the card are of the weights beside it."""
-        self.trainer.model.report.pop("results", None)
+        """The results in the card, ensemble and labels' vectors are of the weights beside them."""
+        model = self.trainer.model
+        model.report.pop("results", None)
+        if model.ensemble is not None:
+            model.ensemble = model.fitted = model._given = None  # noqa: SLF001
+
+
+class QuietProgress(ProgressCallback):
+    """The progress bar without the logs, which that of transformers writes to standard output."""
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
+
+
+def be_quiet(trainer: Trainer) -> None:
+    """Leave standard output to others: no logs, and the progress bar, where there is one, without them."""
+    trainer.remove_callback(PrinterCallback)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(QuietProgress)

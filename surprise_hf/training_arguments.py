@@ -17,13 +17,25 @@ from .ops import check_focal_options
 __all__ = ["SurpriseTrainingArguments"]
 
 
+NO_EFFECT = {  # of the arguments of transformers, and what to do instead
+    "batch_eval_metrics": "compute_metrics is given the scores and targets of all documents at once",
+    "include_for_metrics": "compute_metrics is given the scores and targets of all documents at once",
+    "label_smoothing_factor": "epsilon is the target of a wrong label",
+    "data_seed": "documents are drawn by seed",
+    "bf16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
+    "fp16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
+}
+
+
 def _option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
 @dataclass
 class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
-    """TrainingArguments with the defaults of the paper, and what its loss needs.
+    """TrainingArguments with learning rate, decay, focal constants and stop of the paper, and what its loss needs.
+
+    Six other defaults were chosen by measurement; docs/training.md names those of the paper.
 
     Everything that transformers and sentence-transformers accept is accepted here. `num_train_epochs` is a cap:
     training ends with the first epoch whose mean cross-entropy is below `stop_cross_entropy`.
@@ -97,11 +109,11 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
         if stop is not None and (not isinstance(stop, numbers.Real) or math.isnan(stop)):
             raise ValueError(f"stop_cross_entropy must be a number or None, got {stop!r}")
         check_focal_options(self.gamma, self.epsilon, self.probability, self.delta)
-        if self.batch_eval_metrics or self.include_for_metrics:
-            raise ValueError(
-                "batch_eval_metrics and include_for_metrics have no effect here: compute_metrics is given the scores"
-                " and targets of all documents at once"
-            )
+        for name, instead in NO_EFFECT.items():
+            if getattr(self, name, None):
+                raise ValueError(f"{name} has no effect here: {instead}")
+        if getattr(self, "train_sampling_strategy", "random") != "random":
+            raise ValueError("train_sampling_strategy has no effect here: documents are drawn by batch_sampler")
         self.check_scoring()
 
     def check_scoring(self) -> None:

@@ -142,7 +142,7 @@ def _find(table: Table, name: str, given: str | None, usual: Sequence[str], what
     have = list(table.columns)
     if given is not None and given in have:
         return given
-    if given is not None and (what == "text" or name == "train"):
+    if given is not None and (what == "text" or name != "test"):
         raise ValueError(f"the {name} dataset has no column {given!r}; it has {', '.join(have)}")
     found = [] if given is not None else [column for column in usual if column in have]
     if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -140,6 +141,24 @@ def test_what_makes_another_run(tmp_path, monkeypatch):
         assert [key for key, value in seen[0].items() if seen[-1][key] != value] == [name]
     assert train(table, "model", out) == 1
     assert seen[-1] == {**seen[0], "input": seen[-1]["input"]} != seen[0]
+
+
+def test_a_progress_bar_leaves_standard_output_to_the_results(st_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    table = write(tmp_path / "few.csv", ROWS)
+    assert train(table, st_path, tmp_path / "out", "--epochs", 2, "--test", table) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["cosine", "surprise"]
+    assert "it/s" in err
+
+
+def test_another_gpu_than_the_first_is_refused(st_path, tmp_path, capsys, monkeypatch):
+    """Which the arguments of a Trainer would take, whatever the model is on."""
+    pipe = Mock(device=torch.device("cuda", 1))
+    monkeypatch.setattr(cli_training, "load_pipeline", lambda _: pipe)
+    assert train(write(tmp_path / "few.csv", ROWS), st_path, tmp_path / "out") == 2
+    assert "CUDA_VISIBLE_DEVICES=1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_test_set_may_have_gaps(st_path, tmp_path, capsys):

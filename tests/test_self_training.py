@@ -230,6 +230,18 @@ def test_it_goes_on_with_the_optimizer_that_was_given(st_path, tmp_path, monkeyp
     assert [(type(one), one.defaults["momentum"]) for one in made] == [(torch.optim.SGD, 0.5)]
 
 
+@pytest.mark.usefixtures("from_any_agreement")
+@pytest.mark.parametrize("own", [True, False])
+def test_by_itself_it_takes_no_other_optimizer_than_that_given(st_path, tmp_path, own):
+    """An optimizer is one training's; the epoch more would be one of AdamW."""
+    trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS})
+    if own:
+        given = torch.optim.SGD(trainer.model.parameters(), lr=1e-3), None
+        trainer = SurpriseTrainer(trainer.model, trainer.args, few(), ensemble=DOCUMENTS, optimizers=given)
+    trainer.train()
+    assert bool(logged(trainer)) == (not own)
+
+
 @pytest.mark.parametrize("refine", ["0", "3"])
 def test_rows_of_self_training_are_refined_as_the_labels_are(st_path, tmp_path, refine):
     trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=False, refine=refine)
@@ -290,8 +302,12 @@ def test_interrupted_it_can_be_saved(st_path, tmp_path, monkeypatch):
     assert saved.candidate_labels == LABELS
 
 
-def test_nothing_is_said_and_the_card_tells_of_the_training(st_path, tmp_path, capsys):
+@pytest.mark.parametrize("bars", [False, True])
+def test_nothing_is_said_and_the_card_tells_of_the_training(st_path, tmp_path, capsys, bars):
+    """By the epoch more: the first training has its log, in a line or written above its bar."""
     trainer = make(st_path, tmp_path, few(), trainer={"ensemble": DOCUMENTS}, self_training=True, learning_rate=2e-3)
+    if bars:
+        trainer.args.disable_tqdm = False
     trainer.train()
     assert "train_runtime" in capsys.readouterr().out.splitlines()[-2]  # of the first; then the documents that joined
     trainer.save_model()

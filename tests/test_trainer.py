@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, pipeline
 from transformers.utils import logging as transformers_logging
 
-from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments
+from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainer, SurpriseTrainingArguments
 from surprise_hf.few_shot import aim_labels
 from surprise_hf.losses import weighted_focal_loss
 from surprise_hf.ops import unit_rows
@@ -210,6 +210,32 @@ def test_other_ways_to_train(st_path, tmp_path, options):
     assert np.isfinite(trainer.train().training_loss)
     assert any(not torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_what_is_saved_is_of_the_weights_and_not_of_autocast(st_path, tmp_path):
+    """Every embedding after training, and of an evaluation within it, is that of the folder opened again."""
+    seen: list[torch.Tensor] = []
+
+    class Look(TrainerCallback):
+        def on_evaluate(self, *_, **__):
+            seen.append(trainer.model.embed(TEXTS)[0])
+
+    trainer = make(st_path, tmp_path, evaluate=rows(3), eval_strategy="epoch", bf16=True)
+    trainer.add_callback(Look)
+    trainer.train()
+    trainer.save_model()
+    again = load(tmp_path)
+    emb, _ = again.embed(TEXTS)
+    assert len(seen) == 2
+    for found in (seen[-1], trainer.model.embed(TEXTS)[0]):
+        torch.testing.assert_close(found, emb, rtol=0, atol=1e-6)
+    want = Ensemble.from_embeddings(emb)
+    torch.testing.assert_close(again.ensemble.mean, want.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(trainer.model.fitted.score(emb), again.fitted.score(emb), rtol=0, atol=1e-6)
+    features = again.preprocess(TEXTS)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rough = again(features)["sentence_embedding"].float()
+    assert (rough - emb).abs().max() > 1e-4  # so that it would be seen
 
 
 def test_lora(st_path, tmp_path):

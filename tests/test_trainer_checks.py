@@ -12,7 +12,7 @@ from transformers.trainer_utils import HPSearchBackend
 
 from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainingArguments
 from surprise_hf.trainer import SurpriseTrainer
-from tests.trainer_data import LABELS, TARGETS, TEXTS, load, make, rows
+from tests.trainer_data import LABELS, TARGETS, TEXTS, assert_same, load, make, rows, weights
 
 # --- before it trains ------------------------------------------------------------------------------------------------
 
@@ -144,6 +144,40 @@ def test_a_training_that_is_refused_leaves_the_ensemble(st_path, tmp_path, check
     assert trainer.model.fitted is before[1]
     trainer.train()
     assert len(trainer.model.ensemble) == len(TARGETS)
+
+
+@pytest.mark.parametrize("kind", ["labels", "template"])
+def test_a_checkpoint_of_another_training_is_refused_before_it_changes_anything(st_path, tmp_path, kind):
+    make(st_path, tmp_path / "other", num_train_epochs=1, save_strategy="epoch").train()
+    (checkpoint,) = (tmp_path / "other").glob("checkpoint-*")
+    if kind == "labels":
+        others = [{"text": text, "label": label.upper()} for text, label in zip(TEXTS, TARGETS, strict=True)]
+        trainer, said = make(st_path, tmp_path, others), r"for other labels: \['money', 'sport', 'weather'\], not"
+    else:
+        trainer = make(st_path, tmp_path, trainer={"hypothesis_template": "about {}"}, mix_examples=False)
+        said = "for another template: 'this matter is {}', not 'about {}'"
+    before = weights(trainer.model)
+    with pytest.raises(ValueError, match=said):
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert_same(weights(trainer.model), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        ({"label_smoothing_factor": 0.1}, "epsilon is the target of a wrong label"),
+        ({"data_seed": 3}, "documents are drawn by seed"),
+        ({"bf16_full_eval": True}, "what is evaluated is what will be saved"),
+        ({"fp16_full_eval": True}, "what is evaluated is what will be saved"),
+        ({"batch_eval_metrics": True}, "compute_metrics is given the scores and targets of all"),
+        ({"include_for_metrics": ["inputs"]}, "compute_metrics is given the scores and targets of all"),
+        ({"train_sampling_strategy": "group_by_length"}, "documents are drawn by batch_sampler"),
+    ],
+    ids=str,
+)
+def test_arguments_without_effect_are_refused(tmp_path, options, instead):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} has no effect here: {instead}"):
+        SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **options)
 
 
 def test_a_card_tells_of_no_evaluation_before_the_training(st_path, tmp_path):

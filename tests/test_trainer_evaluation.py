@@ -174,6 +174,17 @@ def test_an_evaluation_embeds_each_text_once(st_path, tmp_path, monkeypatch, mix
     assert sorted(seen) == sorted([*TEXTS[::3], *(f"this matter is {label}" for label in LABELS)])
 
 
+def test_an_evaluation_set_that_is_set_later_counts_whatever_loaders_are_kept(st_path, tmp_path):
+    kept = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = make(st_path, tmp_path, evaluate=rows(), **kept)
+    before = trainer.evaluate()
+    trainer.eval_dataset = rows(5).to_list()
+    after = trainer.evaluate()
+    assert (
+        after["eval_loss"] == make(st_path, tmp_path, evaluate=rows(5)).evaluate()["eval_loss"] != before["eval_loss"]
+    )
+
+
 def test_several_evaluation_sets_and_label_orders(st_path, tmp_path):
     turned = Features({"text": Value("string"), "label": ClassLabel(names=LABELS[::-1])})
     other = Dataset.from_dict({"text": TEXTS, "label": [2 - LABELS.index(t) for t in TARGETS]}, turned)

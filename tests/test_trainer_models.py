@@ -121,18 +121,28 @@ def test_names_are_no_vectors_from_examples(trained, tmp_path):
     assert not torch.allclose(found[0], trainer.model.name_vectors(["sport"], trainer.model.hypothesis_template)[0])
 
 
-def test_a_training_broken_off_leaves_no_ensemble_of_other_weights(trained, tmp_path):
-    class BreakOff(TrainerCallback):
-        def on_step_end(self, *_, **__):
-            raise KeyboardInterrupt
+@pytest.mark.parametrize("fitted_at", [{}, {"eval_strategy": "steps", "eval_steps": 1}, {"save_steps": 1}], ids=str)
+def test_a_training_broken_off_leaves_no_ensemble_of_other_weights(trained, tmp_path, fitted_at):
+    """In the middle of its third step: what an evaluation or a checkpoint has fitted is of the second's weights."""
 
-    args = SurpriseTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    trainer = SurpriseTrainer(load(trained), args, rows(), callbacks=[BreakOff()])
+    class BreakOff(TrainerCallback):
+        def on_pre_optimizer_step(self, _args, state, *_, **__):
+            if state.global_step == 2:
+                raise KeyboardInterrupt
+
+    options = {"save_strategy": "steps" if "save_steps" in fitted_at else "no", **fitted_at}
+    args = SurpriseTrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", stop_cross_entropy=None, per_device_train_batch_size=4, **options
+    )
+    trainer = SurpriseTrainer(load(trained), args, rows(), rows(3), callbacks=[BreakOff()])
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
+    assert trainer.state.global_step == 2
     assert trainer.model.ensemble is None
     assert trainer.model.fitted is None
     assert trainer.model.candidate_labels == LABELS
+    names = trainer.model.name_vectors(LABELS, trainer.model.hypothesis_template)
+    assert torch.equal(trainer.model.label_vectors(LABELS, trainer.model.hypothesis_template), names)
 
 
 def test_another_prompt_lets_go_of_what_was_read_otherwise(trained, tmp_path):

@@ -116,6 +116,30 @@ def test_several_evaluation_sets_of_any_kind(st_path, tmp_path, part):
     assert trainer.eval_dataset["one"].to_dict() == trainer.eval_dataset["two"].to_dict()
 
 
+@pytest.mark.parametrize("names", [("train", "test"), ("validation", "few")])
+def test_parts_of_an_evaluation_are_read_alike_whatever_their_names(st_path, tmp_path, names):
+    """Their blank rows and rows without a label stay, weights are not asked for, and a label column is."""
+    part = [*rows(4).to_list(), {"text": " ", "label": "money"}, {"text": "ball", "label": None}]
+    train = [{**row, "w": 1.0} for row in rows().to_list()]
+    trainer = make(st_path, tmp_path, train, dict.fromkeys(names, part), weight_column="w")
+    for name in names:
+        assert trainer.eval_dataset[name]["text"] == [row["text"] or "" for row in part]
+        assert trainer.eval_dataset[name].column_names == ["text", "label"]
+    found = trainer.evaluate()
+    assert found[f"eval_{names[0]}_loss"] == found[f"eval_{names[1]}_loss"]
+    for name in names:
+        with pytest.raises(ValueError, match="which column of the eval dataset holds the labels"):
+            make(st_path, tmp_path, None, {name: [{"text": "ball", "kind": "sport"}]})
+
+
+def test_a_named_label_column_that_is_not_there_is_told_with_its_name(st_path, tmp_path):
+    train = [{"text": text, "kind": label} for text, label in zip(TEXTS, TARGETS, strict=True)]
+    with pytest.raises(ValueError, match="the eval dataset has no column 'kind'; it has text, label"):
+        make(st_path, tmp_path, train, rows(4), label_column="kind")
+    trainer = make(st_path, tmp_path, train, label_column="kind")
+    assert trainer.predict([{"text": "ball"}]).predictions.shape == (1, 3)
+
+
 def test_several_labels_no_label_and_blank_texts(st_path, tmp_path):
     data = [
         {"text": "bank ball", "label": ["money", "sport"]},
