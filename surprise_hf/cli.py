@@ -118,7 +118,7 @@ def add_classify(commands: Any, common: argparse.ArgumentParser) -> None:
         "--threshold",
         type=share,
         metavar="X",
-        help="1 - the chance of a false label, 0 to 1: nothing is listed below it",
+        help="1 - the chance of a label for a document of none, 0 to 1; with --multi-label the least score listed",
     )
     parser.add_argument("--top-k", type=positive, metavar="K", help="labels to list (default 1; all for multi-label)")
     parser.add_argument(

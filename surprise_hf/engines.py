@@ -339,9 +339,7 @@ def _faiss(engine: str) -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError(
-            f"engine={engine!r} needs FAISS, which is not installed: pip install 'surprise-hf[faiss]'"
-        ) from error
+        raise ImportError(f"engine={engine!r} needs FAISS, which is not installed: pip install faiss-cpu") from error
     return faiss
 
 

@@ -1,6 +1,6 @@
 """Pictures of an ensemble and its scores. Every function returns a matplotlib Figure and shows nothing.
 
-matplotlib comes with `pip install "surprise-hf[plots]"`.
+matplotlib is optional: `pip install matplotlib`.
 """
 
 from __future__ import annotations
@@ -483,7 +483,7 @@ def _style() -> Iterator[Any]:
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError('plots need matplotlib: pip install "surprise-hf[plots]"') from error
+        raise ImportError("plots need matplotlib: pip install matplotlib") from error
     with plt.rc_context(STYLE):
         yield plt
 

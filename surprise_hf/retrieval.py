@@ -63,7 +63,7 @@ class SurpriseIndex:
         ensemble: what gives a similarity its context, an `Ensemble`, embeddings (e, d) or texts; it stays as it is.
             None: with direction="documents" the indexed documents, exact after every `add` and `remove`; with
             direction="questions" the questions of each call.
-        engine: "exact" (one pass over the vectors) or FAISS (extra `surprise-hf[faiss]`): "faiss-flat", "faiss-hnsw",
+        engine: "exact" (one pass over the vectors) or FAISS (`pip install faiss-cpu`): "faiss-flat", "faiss-hnsw",
             "faiss-ivf". FAISS holds a copy of the vectors and makes it anew after a change of the corpus, unless the
             ensemble is a given one and documents were only added.
         direction: which side the mean and sigma belong to (q in S(k, q)).

@@ -292,7 +292,7 @@ def figure(path: Path, across: int, down: int = 1, **options: Any) -> Iterator[t
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "surprise-hf[plots]"') from error
+        raise ImportError("figures need matplotlib: pip install matplotlib") from error
     from surprise_hf.plots import STYLE
 
     size = options.pop("figsize", (4.2 * across, 3.4 * down))

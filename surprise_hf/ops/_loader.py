@@ -48,7 +48,7 @@ SCHEMAS = (
 HOW_TO_BUILD = (
     "surprise_hf runs in reference mode (plain torch: same answers, slower). For the compiled op install a C++17"
     " compiler and run: pip install -U setuptools ninja && pip install --no-build-isolation --no-cache-dir"
-    " --force-reinstall --no-deps surprise-hf"
+    " --force-reinstall --no-deps FROM, the folder or address that surprise_hf was installed from"
 )
 
 CAPABILITY = (8, 0)  # of the oldest GPU with the asynchronous copies and bfloat16 products that the kernels are made of
