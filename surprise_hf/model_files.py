@@ -170,8 +170,8 @@ class ModelFiles(TextEncoder):
 
         Args:
             repo_id: owner/name.
-            token, private, safe_serialization, commit_message, local_model_path, exist_ok, train_datasets, revision,
-                create_pr: of the base class.
+            token, private, safe_serialization, commit_message, local_model_path, exist_ok: of the base class.
+            train_datasets, revision, create_pr: of the base class.
             replace_model_card: None: where there is no card, or one that surprise_hf wrote and nobody edited.
             commit_description: of the commit.
             tags: more tags for the card.

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -60,4 +61,11 @@ def test_the_site_builds_and_knows_every_public_name(tmp_path: Path):
     public = {name for name in surprise_hf.__all__ if not name.startswith("__") and name != "metrics"}
     for name in public | {f"ops.{name}" for name in ops.__all__}:
         assert any(one == name or one.endswith(f".{name}") for one in known), name
+    for base in surprise_hf.SurpriseModel.__mro__:  # what it inherits of ours too
+        if base.__module__.startswith("surprise_hf"):
+            own = {
+                name for name, one in vars(base).items() if isinstance(one, FunctionType | classmethod) and one.__doc__
+            }
+            for name in (name for name in own if not name.startswith("_")):
+                assert any(one.endswith(f".{base.__name__}.{name}") for one in known), name
     assert (tmp_path / "site" / "guide" / "index.html").is_file()
