@@ -99,9 +99,7 @@ class LabelTrainer(SentenceTransformerTrainer):
             raise ValueError("class_weight='balanced' counts the labels of a train_dataset, and there is none")
         model = None if model is None else self._as_model(model)
         super().__init__(model=model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
-        self._own_optimizer = (
-            self.optimizer is not None
-        )  # given as an object, which is of this training's weights alone
+        self._own_optimizer = self.optimizer is not None  # an object, which knows this training's weights alone
         self.add_callback(AimAtExamples(self))
         self.add_callback(StopOnCrossEntropy(self))
 
@@ -209,7 +207,7 @@ class LabelTrainer(SentenceTransformerTrainer):
             prepared = self.preprocess_dataset(self.eval_dataset, "eval")
             if prepared is not self.eval_dataset:
                 self.eval_dataset = prepared
-                self._eval_dataloaders.clear()  # with persistent workers the base class keeps those of other rows
+                getattr(self, "_eval_dataloaders", {}).clear()  # persistent workers keep those of other rows
         else:
             eval_dataset = self.preprocess_dataset(eval_dataset, "eval")
         return super().evaluate(eval_dataset, *args, **kwargs)
