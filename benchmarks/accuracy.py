@@ -319,10 +319,10 @@ def added(encoders: list[Encoder]) -> list[str]:
                 continue
             right: dict[str, list[tuple[float, float]]] = {}
             for late in range(0, len(names), -(-len(names) // 10)):
-                old = queries[[i for i in range(len(names)) if i != late]]
+                old, new = queries[[i for i in range(len(names)) if i != late]], queries[[late]]
                 place = torch.where(truth == late, len(old), truth - (truth > late).long())
                 before = FittedLabels.fit(old, documents, **METHODS["auto"])
-                all_of_them, new = torch.cat((old, queries[[late]])), queries[[late]]
+                all_of_them = torch.cat((old, new))
                 for way, labels in {
                     "as given": FittedLabels.fit(all_of_them, documents, **METHODS["surprise"]),
                     "together": FittedLabels.fit(all_of_them, documents, **METHODS["auto"]),
