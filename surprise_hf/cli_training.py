@@ -6,7 +6,8 @@ import argparse
 import importlib.util
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from .arguments import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from datasets import Dataset
 
     from .inputs import Label
@@ -45,7 +48,7 @@ Make a model that labels documents of the kind of a table's, from those of them 
 The encoder is trained for some epochs on a few documents for each label (3 to 50 serve), and the model is saved with
 its labels and an ensemble: `classify --model OUT` needs nothing more. With --epochs 0 nothing is trained: each label
 moves from its name to part its examples from the others', which takes seconds. Documents without a label take part as
-foreign to all.
+foreign to all; one with several has a list, in a file of text ['one', 'two'] or ["one", "two"].
 
 Interrupted after its first epoch, it saves the model as far as it was trained. A run of more than a minute keeps a
 checkpoint in OUT.partial, from which the same command goes on after a kill, to the same result.
@@ -117,6 +120,8 @@ def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None
     source = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True))
     if labelled:
         tables.check_column(source.rows, path, args.label_column)
+        if fmt in tables.DELIMITERS:
+            source = replace(source, rows=tables.with_lists(source.rows, args.label_column))
     return source
 
 
@@ -197,10 +202,10 @@ def _train(
         except (KeyboardInterrupt, RuntimeError):  # the latter where memory is short
             if (trainer.state.epoch or 0) >= 1:
                 say(f"stopped after {trainer.state.epoch:.1f} epochs: saving the model as it is")
-                _save(trainer, args.out)
+                _save(args, trainer)
                 args.hint = f"{args.out} holds the model as far as it was trained"
             raise
-        _save(trainer, args.out)
+        _save(args, trainer)
     except BaseException:
         if resuming.last_checkpoint(folder) is None:
             remove(folder)
@@ -213,9 +218,21 @@ def _train(
     return trainer.model
 
 
-def _save(trainer: SurpriseTrainer, out: str) -> None:
-    trainer.save_model(out)
-    _draw(trainer, Path(out, "training.png"))
+def _save(args: argparse.Namespace, trainer: SurpriseTrainer) -> None:
+    with _told(args):
+        trainer.save_model(args.out)
+    _draw(trainer, Path(args.out, "training.png"))
+
+
+@contextmanager
+def _told(args: argparse.Namespace) -> Iterator[None]:
+    """A model that could not be written leaves some of its files, which the user is told."""
+    try:
+        yield
+    except Exception:
+        args.hint = f"{args.out} is incomplete"
+        say(f"{args.out} could not be written: what is there is no whole model")
+        raise
 
 
 def _draw(trainer: SurpriseTrainer, path: Path) -> None:
@@ -246,7 +263,8 @@ def _fit(
     )  # fmt: skip
     if test is not None:
         _try(args, model, test, targets)
-    model.save_pretrained(args.out)
+    with _told(args):
+        model.save_pretrained(args.out)
     return model
 
 

@@ -7,6 +7,7 @@ surest of make a training set.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,8 @@ def fit_labels(
     if len(rows) != len(targets):
         raise ValueError(f"there are {len(rows)} texts but {len(targets)} labels: give one label (or list) to each")
     kept = [at for at, text in enumerate(rows) if not inputs.is_blank(text)]
+    if not any(targets[at] for at in kept):
+        warnings.warn("no example has both a text and a label: the labels are stored as their names say", stacklevel=2)
     template = inputs.check_template(model.hypothesis_template if hypothesis_template is None else hypothesis_template)
     before = model.ensemble, model.fitted
     try:

@@ -350,6 +350,7 @@ class LabelTrainer(SentenceTransformerTrainer):
             documents = rows[TEXT]
         if documents is None or self._fit_step == self.state.global_step:
             return
+        report = dict(self.model.report)  # its results are of these weights
         if self._columns.mix_examples and isinstance(rows, Dataset) and trained:
             options = self.scoring()
             names, examples, positive = self._examples()
@@ -365,6 +366,7 @@ class LabelTrainer(SentenceTransformerTrainer):
             self.model.set_labels(self.labels, self.template, vectors=vectors, **options)
         else:
             self.model.fit_ensemble(documents, batch_size=self.args.eval_batch_size)
+        self.model.report = report
         self._fit_step = self.state.global_step
 
     def _name_vectors(self) -> Tensor:

@@ -351,6 +351,7 @@ class SurpriseModel(ModelFiles):
         fitted = self._fit(ensemble, self.candidate_labels, self.hypothesis_template, self.fit_options)
         self.ensemble, self._last_fit = ensemble, None
         self.fitted = fitted  # after the ensemble whose size it notes
+        self.forget_results()
 
     def set_labels(
         self, labels: Any, hypothesis_template: Any = None, *, vectors: Tensor | None = None, **options: Any
@@ -386,6 +387,7 @@ class SurpriseModel(ModelFiles):
             raise
         self.candidate_labels, self.hypothesis_template, self.fit_options = found, template, options
         self._warned = False
+        self.forget_results()
         return self
 
     def add_labels(self, labels: Any) -> SurpriseModel:
@@ -413,6 +415,7 @@ class SurpriseModel(ModelFiles):
         if fitted is not None and self.ensemble is not None:
             fitted = fitted.extended(vectors, self.ensemble, refine=self.fit_options.get("refine", 0))
         self.candidate_labels, self._given, self.fitted = both, given, fitted
+        self.forget_results()
         return self
 
     def stores(self, labels: Sequence[Label]) -> bool:

@@ -94,6 +94,24 @@ def is_free(
     return is_ours(Path(path))
 
 
+def keep(repo_id: str, folder: Path, token: bool | str | None = None, revision: str | None = None) -> None:
+    """Let a folder have the card of a repository that someone edited there.
+
+    Args:
+        repo_id, token, revision: as for `is_free`.
+        folder: what will be uploaded.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    try:
+        path = Path(hf_hub_download(repo_id, "README.md", token=token, revision=revision))
+    except (EntryNotFoundError, HfHubHTTPError):  # there is none
+        return
+    if not is_ours(path):
+        (folder / "README.md").write_bytes(path.read_bytes())
+
+
 def license_of(card: str) -> str | None:
     """The license that a card names in its front matter."""
     import yaml
@@ -180,6 +198,7 @@ def _front_matter(model: Any, name: str, licence: str | None) -> str:
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="zero-shot-classification",
+        language=model.report.get("language"),
         tags=[*TAGS, *(tag for tag in model.report.get("tags", []) if tag not in TAGS)],
         base_model=model.encoder_name,
         license=licence,

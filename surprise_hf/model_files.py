@@ -132,19 +132,33 @@ class ModelFiles(TextEncoder):
         """Let the model card tell what an evaluation found; arguments and errors as `model_card.record_results`."""
         model_card.record_results(self.report, dataset, metrics, split)
 
+    def add_tags(self, tags: str | Iterable[str] | None) -> None:
+        """More tags for the model card."""
+        more = [tags] if isinstance(tags, str) else tags or []
+        if more:
+            self.report["tags"] = sorted({*self.report.get("tags", []), *more})
+
+    def forget_results(self) -> None:
+        """Of evaluations, which were of what the model no longer is."""
+        self.report.pop("results", None)
+
     def _create_model_card(self, path: str, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """A card of our own where there is more than an encoder, unless someone edited the one there is."""
+        """A card of our own where there is more than an encoder, unless someone edited the one that was loaded, or the
+        one there.
+        """
+        card = Path(path, "README.md")
         if self.ensemble is None and self.candidate_labels is None:
             super()._create_model_card(path, model_name, *args, **kwargs)
             return
+        if Path(path, FOLDER, CONFIG).is_file() and not model_card.is_ours(card):
+            return
         text = self._model_card_text or ""
         if not self._has_own_card:
-            text = model_card.model_card(
-                self,
-                self.model_card_data.model_id or model_name,
-                self.model_card_data.license or model_card.license_of(text),
-            )
-        Path(path, "README.md").write_text(text, encoding="utf-8")
+            data = self.model_card_data
+            if data.language:
+                self.report["language"] = data.language
+            text = model_card.model_card(self, data.model_id or model_name, data.license or model_card.license_of(text))
+        card.write_text(text, encoding="utf-8")
 
     def push_to_hub(
         self,
@@ -191,8 +205,7 @@ class ModelFiles(TextEncoder):
             remote.check(self)
             if create_pr:
                 raise ValueError("remote_code=True pushes a branch, which no pull request holds: push it apart")
-        if tags:
-            self.report["tags"] = sorted({*self.report.get("tags", []), *([tags] if isinstance(tags, str) else tags)})
+        self.add_tags(tags)
         where: dict[str, Any] = {"token": token, "revision": revision}
         name = hub.create(repo_id, private=private, exist_ok=exist_ok or create_pr, **where)
         self.model_card_data.set_model_id(name)

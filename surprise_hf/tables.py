@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import hashlib
 import io
@@ -338,6 +339,32 @@ def check_column(rows: Dataset, name: str, column: str) -> None:
     """Refuse a table, called `name`, that lacks a column."""
     if column not in rows.column_names:
         raise ValueError(f"{name} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
+
+
+def with_lists(rows: Dataset, column: str) -> Dataset:
+    """The table with lists in that column, where every cell that is not blank is one as Python or JSON writes it."""
+    cells = [(cell or "").strip() for cell in rows[column]]  # of such a file all are strings
+    found = [_listed(cell) if cell else [] for cell in cells]
+    if None in found or not any(found):
+        return rows
+    from datasets import List, Value
+
+    return rows.remove_columns(column).add_column(column, found, feature=List(Value("string")))
+
+
+def _listed(cell: str) -> list[str] | None:
+    """A list of strings from its text; None from any other text."""
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return None
+    try:
+        found = ast.literal_eval(cell)
+    except (ValueError, SyntaxError):
+        return None
+    if not isinstance(found, list) or not all(isinstance(value, str) for value in found):
+        return None
+    written = repr(found), json.dumps(found), json.dumps(found, ensure_ascii=False)
+    plain = cell.replace(" ", "")  # ['a' 'b'], as numpy writes two, would be read as one
+    return found if plain in {text.replace(" ", "") for text in written} else None
 
 
 def _text_rows(rows: Dataset, name: str, column: str) -> Dataset:

@@ -7,8 +7,9 @@ checkpoints that are pipelines, and evaluation. Paper: section 3.2 (training).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, denumpify_detensorize
 from transformers.utils.hub import PushInProgress
 
-from . import inputs, self_training
+from . import inputs, model_card, self_training
 from .few_shot import judge_decisions, pseudo_label
 from .fitted import FittedLabels
 from .label_trainer import ADAPTED, NO_DOCUMENTS, LabelTrainer, is_adapted
@@ -74,6 +75,7 @@ class SurpriseTrainer(LabelTrainer):
     """
 
     push_in_progress: Any
+    _pushed_to: tuple[str | None, str | None] | None = None  # token and revision, while it is pushed
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in every Trainer; afterwards the model's ensemble and labels belong to the trained weights."""
@@ -186,6 +188,7 @@ class SurpriseTrainer(LabelTrainer):
         del state_dict
         if not self.args.should_save:  # from 5.24 on transformers calls this on every process
             return
+        self._check_has_model()
         if is_adapted(self.model):
             raise ValueError(ADAPTED)
         if self._is_trained or self.state.global_step:  # while it trains, or where the last fit was interrupted
@@ -202,25 +205,71 @@ class SurpriseTrainer(LabelTrainer):
             save_file({name: x.cpu().contiguous() for name, x in found.items()}, Path(path, MEMORY))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """A checkpoint as it is, without what only resuming needs; the base class would pickle the arguments too."""
-        if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            super()._push_from_checkpoint(checkpoint_folder)
+        """A checkpoint as it is, without what only resuming needs; where that is wanted, all of it in a folder beside.
+
+        The base class would pickle the arguments too, and with them the token.
+        """
+        args = self.args
+        if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
             return
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+        if self.push_in_progress is not None and not self.push_in_progress.is_done() and not args.hub_always_push:
             return
-        if self.push_in_progress is not None and not self.push_in_progress.is_done() and not self.args.hub_always_push:
-            return
-        job = HfApi().upload_folder(
-            repo_id=str(self.hub_model_id),
-            folder_path=checkpoint_folder,
-            commit_message=f"Training in progress, step {self.state.global_step}",
-            token=self.args.hub_token,
-            revision=self.args.hub_revision,
-            ignore_patterns=["*.bin", "*.pt", "*.pth", "trainer_state.json", MEMORY],
-            run_as_future=True,
-        )
-        jobs: Any = [job]
+        self.callback_handler.on_push_begin(args, self.state, self.control)
+        where: dict[str, Any] = {"token": args.hub_token, "revision": args.hub_revision}
+        name, step = str(self.hub_model_id), f"step {self.state.global_step}"
+        ignored = ["*.bin", "*.pt", "*.pth", "trainer_state.json", MEMORY]
+        if not model_card.is_free(name, **where):
+            ignored.append("README.md")
+        sent: dict[str | None, Any] = {None: (f"Training in progress, {step}", ignored)}
+        if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            last = args.hub_strategy == HubStrategy.CHECKPOINT
+            beside = "last-checkpoint" if last else Path(checkpoint_folder).name
+            sent[beside] = (f"Training in progress, {step}, checkpoint", None)
+        jobs: Any = [
+            HfApi().upload_folder(
+                repo_id=name,
+                folder_path=checkpoint_folder,
+                path_in_repo=folder,
+                commit_message=message,
+                ignore_patterns=patterns,
+                run_as_future=True,
+                **where,
+            )
+            for folder, (message, patterns) in sent.items()
+        ]
         self.push_in_progress = PushInProgress(jobs)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in every Trainer; a card that someone edited, there or here, stays."""
+        self._pushed_to = token or self.args.hub_token, revision or self.args.hub_revision
+        try:
+            return super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
+        finally:
+            self._pushed_to = None
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,  # noqa: A002 (its name)
+        tags: str | list[str] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """As in the base class, but a card that someone edited stays."""
+        if not self.is_world_process_zero():
+            return
+        self.model.add_tags(tags)
+        if self._pushed_to is not None:
+            model_card.keep(str(self.hub_model_id), Path(str(self.args.output_dir)), *self._pushed_to)
+        super().create_model_card(language, license, None, *args, **kwargs)
 
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers
         """Weights, ensemble and labels; the base class loads the weights alone."""
@@ -246,6 +295,48 @@ class SurpriseTrainer(LabelTrainer):
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] | None = None,
+        backend: Any = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in every Trainer, but for the objective where none is given: the accuracy by surprise, which is maximised,
+        or with `direction="minimize"` the loss (of several evaluation sets, the mean). The base class would add up all
+        metrics, the cross-entropy among them.
+
+        Raises:
+            ValueError: several directions without `compute_objective`.
+        """
+        if compute_objective is None:
+            if direction not in (None, "maximize", "minimize"):
+                raise ValueError(f"direction={direction!r} needs a compute_objective that gives as many numbers")
+            ending = "_loss" if direction == "minimize" else "_surprise_accuracy"
+            direction = direction or "maximize"
+
+            def compute_objective(metrics: dict[str, float]) -> float:
+                found = [value for name, value in metrics.items() if name.endswith(ending)]
+                if not found:
+                    raise ValueError(f"a search needs an eval_dataset with labels: no *{ending} is among {[*metrics]}")
+                return fmean(found)
+
+        direction = direction or "minimize"
+        return super().hyperparameter_search(
+            hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
+        )
+
+    def _check_has_model(self) -> None:
+        model: Any = self.model
+        if model is None:
+            raise ValueError(
+                "between the trials of a search and after it there is no model: set the best arguments"
+                " (best.hyperparameters) in trainer.args, and call train() first"
+            )
+
     def evaluation_loop(
         self,
         dataloader: DataLoader,
@@ -257,15 +348,16 @@ class SurpriseTrainer(LabelTrainer):
         """Loss, and accuracy and macro F1 of the decisions by cosine and by surprise.
 
         Documents are encoded once, on every process. Labels are as they would be saved, but the loss is that of
-        training. The ensemble is that given to the trainer, else the evaluated documents themselves, as in the paper. A
-        document with r labels gets the r best ones, so that for r = 1 this is the usual accuracy; documents without a
-        label count in the loss only.
+        training. The ensemble is the one that would be saved; a model that has none, before it is trained, takes the
+        evaluated documents themselves, as in the paper. A document with r labels gets the r best ones, so that for r =
+        1 this is the usual accuracy; documents without a label count in the loss only.
 
         Returns:
             predictions (n, m) float32 scores, label_ids (n, m) bool, and metrics <prefix>_loss,
             <prefix>_cross_entropy, <prefix>_cosine_accuracy, <prefix>_cosine_f1, <prefix>_surprise_accuracy,
             <prefix>_surprise_f1, those of `compute_metrics` and of the evaluator.
         """
+        self._check_has_model()
         rows = dataloader.dataset
         metrics: dict[str, float] = {}
         if self.evaluator is not None or not isinstance(rows, Dataset):
@@ -307,8 +399,9 @@ class SurpriseTrainer(LabelTrainer):
         return EvalLoopOutput(nested_numpify(scores), positive.numpy(), metrics, len(texts))
 
     def _context(self, texts: Sequence[str], emb: Tensor) -> Any:
-        if self.ensemble is not None:
+        if self.ensemble is not None or self._is_trained or self.state.global_step:
             self._refit()
+        if self.model.ensemble is not None:
             return self.model.ensemble
         kept = [row for row, text in enumerate(texts) if not inputs.is_blank(text)]
         return emb[kept] if kept else emb

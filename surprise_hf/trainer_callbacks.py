@@ -73,7 +73,7 @@ class AimAtExamples(TrainerCallback):
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """The results in the card, ensemble and labels' vectors are of the weights beside them."""
         model = self.trainer.model
-        model.report.pop("results", None)
+        model.forget_results()
         if model.ensemble is not None:
             model.ensemble = model.fitted = model._given = None  # noqa: SLF001
 

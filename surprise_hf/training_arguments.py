@@ -22,6 +22,7 @@ NO_EFFECT = {  # of the arguments of transformers, and what to do instead
     "include_for_metrics": "compute_metrics is given the scores and targets of all documents at once",
     "label_smoothing_factor": "epsilon is the target of a wrong label",
     "data_seed": "documents are drawn by seed",
+    "neftune_noise_alpha": "dropout=True is the noise that there is",
     "bf16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
     "fp16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
 }

@@ -101,8 +101,19 @@ def _read(
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(inputs.plain(table.columns[text_at]))]
     columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
     if label_at is not None:
-        found, columns[LABEL] = read_targets(table.columns[label_at], labels, table.features.get(label_at))
+        try:
+            found, columns[LABEL] = read_targets(table.columns[label_at], labels, table.features.get(label_at))
+        except ValueError as error:
+            raise ValueError(f"the {name} dataset: {error}") from error
         labels = found if labels is None else labels
+        missing = sum(inputs.is_missing(value) for value in inputs.plain(table.columns[label_at]))
+        if missing and name == "train":
+            warnings.warn(
+                f"{missing:,} of the {len(texts):,} training texts have no label (None or NaN): they are trained on as"
+                " foreign to all labels. Where their label is only unknown, leave them out (and give their texts as"
+                " ensemble=[...])",
+                stacklevel=5,
+            )
     features = {TEXT: Value("string"), LABEL: List(Value("int64") if labels is None else as_class_label(labels))}
     if weight_at is not None:
         columns[WEIGHT], features[WEIGHT] = _weights(table.columns[weight_at], weight_at), Value("float32")
@@ -240,6 +251,8 @@ def read_documents(documents: Any) -> Any:
             f"ensemble is of embeddings ({type(documents).__name__}), which are no longer those of the encoder once it"
             " is trained: give the documents as texts"
         )
+    if isinstance(documents, str):
+        raise ValueError(f"ensemble must be a list of texts, not one string: {inputs.short(documents, 40)!r}")
     rows = inputs.iterate(documents)
     if rows is documents:
         documents = list(rows)

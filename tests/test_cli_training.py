@@ -395,3 +395,37 @@ def test_numbers_with_names(st_path, tmp_path, capsys, epochs):
     assert shown[0] == shown[1]
     assert float(shown[0].split()[-1]) > 0.6
     assert SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").candidate_labels == ["money", "sport"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["['money']", '["sport", "money"]', "[]", ""], ["money", "sport"]),
+        (["['money' 'sport']", "['sport']"], ["['money' 'sport']", "['sport']"]),  # as numpy writes two
+        (["['money']", "sport"], ["['money']", "sport"]),
+        (["[1, 2]", "[money]"], ["[1, 2]", "[money]"]),
+        (["money", "sport"], ["money", "sport"]),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_lists_in_a_file_of_text(st_path, tmp_path, cells, labels, suffix):
+    texts = ["bank red", "ball one", "rain dog", "cat gene"]
+    lines = [("body", "kind"), *zip(texts, cells, strict=False)]
+    table = tmp_path / f"few.{suffix}"
+    with table.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="," if suffix == "csv" else "\t").writerows(lines)
+    assert train(table, st_path, tmp_path / "out", "--epochs", 0, "--test", table) == 0
+    assert SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").candidate_labels == labels
+
+
+@pytest.mark.parametrize("epochs", [1, 0])
+def test_a_model_that_cannot_be_written_is_told_of(st_path, tmp_path, capsys, monkeypatch, epochs):
+    def full(*_, **__):
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr(SurpriseModel, "save_pretrained", full)
+    table, out = write(tmp_path / "few.csv", ROWS), tmp_path / "out"
+    assert train(table, st_path, out, "--epochs", epochs) == 1
+    err = capsys.readouterr().err
+    assert "No space left" in err
+    assert f"{out} could not be written: what is there is no whole model" in err

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from transformers import pipeline
 
-from surprise_hf import pseudo_label, surprise
+from surprise_hf import SurpriseModel, pseudo_label, surprise
 from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels, surest
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
@@ -358,3 +358,13 @@ def test_pseudo_label_errors(st_path):
     with pytest.raises(ValueError, match="per_label must be a positive integer"):
         pseudo_label(model, DOCUMENTS, LABELS, per_label=0)
     assert set(pseudo_label(model.set_labels(LABELS), DOCUMENTS[:1])["text"]) == {DOCUMENTS[0]}
+
+
+@pytest.mark.parametrize(("texts", "labels"), [([""], ["sport"]), (["red dog"], [None])])
+def test_without_any_example_the_names_stand_and_that_is_told(st_path, texts, labels):
+    model = SurpriseModel(str(st_path), device="cpu")
+    with pytest.warns(UserWarning, match="no example has both a text and a label"):
+        fit_labels(model, texts, labels, candidate_labels=["sport", "money"])
+    plain = SurpriseModel(str(st_path), device="cpu").set_labels(["sport", "money"])
+    same = [unit_rows(one.label_vectors(["sport", "money"], one.hypothesis_template)) for one in (model, plain)]
+    torch.testing.assert_close(*same)

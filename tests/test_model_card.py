@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
 from surprise_hf import Ensemble, SurpriseModel, model_card
+from surprise_hf.few_shot import fit_labels
 from tests.test_import import python
 
 DOCUMENTS = [f"{a} {b}" for a in ("sport", "bank", "rain", "dog") for b in ("red", "one", "cat", "vote")]
@@ -417,3 +418,31 @@ def test_the_name_of_an_encoder_in_memory(st_path):
     assert SurpriseModel.from_encoder(encoder).encoder_name is None
     encoder.model_card_data.base_model = "owner/encoder"  # as loading from the Hub leaves it
     assert SurpriseModel.from_encoder(encoder).encoder_name == "owner/encoder"
+
+
+def test_a_card_edited_where_the_model_is_saved_again_stays(model, tmp_path):
+    (tmp_path / "README.md").write_text("of another model", encoding="utf-8")
+    card = saved(model, tmp_path).replace(model_card.MARK, "My own words.")
+    assert "of another model" not in card
+    (tmp_path / "README.md").write_text(card, encoding="utf-8")
+    assert saved(model, tmp_path) == card
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.set_labels(["music", "art"]),
+        lambda model: model.add_labels(["music"]),
+        lambda model: model.fit_ensemble(["red vote", "one gene", "dog cat"]),
+        lambda model: model.fit_ensemble(["red vote"], update=True),
+        lambda model: model.set_ensemble(None),
+        lambda model: fit_labels(model, ["red vote", "one gene"], ["music", "art"]),
+    ],
+)
+def test_results_go_with_what_they_were_of(st_path, change):
+    documents = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene", "rain", "bank")]
+    model = SurpriseModel(str(st_path), device="cpu").fit_ensemble(documents).set_labels(["sport", "money"])
+    model.record_results("a test set", {"accuracy": 0.5})
+    assert "a test set" in model_card.model_card(model)
+    change(model)
+    assert "a test set" not in model_card.model_card(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ def test_a_weight_of_the_surprise_score_that_is_none_is_refused(tmp_path, weight
     [
         ([], "no document with any text"),
         ([" ", None], "no document with any text"),
+        ("documents.txt", "a list of texts, not one string: 'documents.txt'"),
         (iter([]), "no document with any text"),
         (["rain", 3], "document 1 must be a string, got int"),
         ((one for one in ["rain", "wind", b"x"]), "document 2 must be a string, got bytes"),
@@ -167,6 +169,7 @@ def test_a_checkpoint_of_another_training_is_refused_before_it_changes_anything(
     [
         ({"label_smoothing_factor": 0.1}, "epsilon is the target of a wrong label"),
         ({"data_seed": 3}, "documents are drawn by seed"),
+        ({"neftune_noise_alpha": 5.0}, "dropout=True is the noise that there is"),
         ({"bf16_full_eval": True}, "what is evaluated is what will be saved"),
         ({"fp16_full_eval": True}, "what is evaluated is what will be saved"),
         ({"batch_eval_metrics": True}, "compute_metrics is given the scores and targets of all"),
@@ -262,3 +265,35 @@ def test_a_card_says_what_was_off(st_path, tmp_path):
     card = (tmp_path / "README.md").read_text()
     for name, value in {**off, "dropout": True, "train_word_embeddings": True, "delta": 1e-10}.items():
         assert f"| `{name}` | `{value}` |" in card
+
+
+def test_a_search_without_an_objective_goes_by_the_accuracy(st_path, tmp_path, monkeypatch):
+    """Or by the loss; transformers would add up all metrics, the cross-entropy among them."""
+    asked = Mock()
+    monkeypatch.setattr("transformers.Trainer.hyperparameter_search", asked)
+    trainer = make(st_path, tmp_path)
+    metrics = {"eval_loss": 3.0, "eval_cross_entropy": 7.0, "eval_cosine_accuracy": 0.5, "eval_surprise_accuracy": 0.25}
+    several = {"eval_a_loss": 1.0, "eval_a_surprise_accuracy": 0.5, "eval_b_loss": 2.0, "eval_b_surprise_accuracy": 1.0}
+    for given, direction, found in ((None, "maximize", (0.25, 0.75)), ("minimize", "minimize", (3.0, 1.5))):
+        trainer.hyperparameter_search(n_trials=2, direction=given, backend="optuna")
+        _, objective, trials, used, backend, _ = asked.call_args.args
+        assert (trials, used, backend) == (2, direction, "optuna")
+        assert (objective(metrics), objective(several)) == found
+        with pytest.raises(ValueError, match="needs an eval_dataset with labels"):
+            objective({"eval_runtime": 1.0})
+    own = sum
+    trainer.hyperparameter_search(None, own, direction=["minimize", "maximize"])
+    assert asked.call_args.args[1] is own
+    assert asked.call_args.args[3] == ["minimize", "maximize"]
+    trainer.hyperparameter_search(None, own)
+    assert asked.call_args.args[3] == "minimize"  # as in transformers
+    with pytest.raises(ValueError, match="needs a compute_objective"):
+        trainer.hyperparameter_search(direction=["minimize", "maximize"])
+
+
+def test_after_a_search_there_is_no_model_to_use(st_path, tmp_path):
+    trainer = make(st_path, tmp_path, evaluate=rows(3))
+    trainer.model = None
+    for use in (trainer.save_model, trainer.evaluate, lambda: trainer.predict(rows(3))):
+        with pytest.raises(ValueError, match=r"call train\(\) first"):
+            use()

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import pipeline
 
-from surprise_hf import SurpriseModel, SurpriseTrainer, WeightedFocalLoss, pseudo_label
+from surprise_hf import SurpriseModel, SurpriseTrainer, SurpriseZeroShotPipeline, WeightedFocalLoss, pseudo_label
 from surprise_hf.few_shot import part_labels
 from surprise_hf.ops import unit_rows
 from surprise_hf.targets import accuracy_and_f1
@@ -205,3 +205,22 @@ def test_model_init(st_path, tmp_path):
     made.train()
     assert made.model.candidate_labels == LABELS
     assert_same(weights(made.model), weights(given.model))
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize("documents", [None, TEXTS[::2]])
+def test_what_is_evaluated_is_what_is_saved(st_path, tmp_path, mixed, documents):
+    """One text by itself too, and a trainer of the saved model that has not trained."""
+    more = {"trainer": {"ensemble": documents}, "surprise_weight": 1.0, "self_training": False}
+    trainer = make(st_path, tmp_path, mix_examples=mixed, **more)
+    trainer.train()
+    trainer.save_model()
+    pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(tmp_path, device="cpu"))
+    again = make(tmp_path, tmp_path / "again", surprise_weight=1.0)
+    for one in (trainer, again):
+        for given in (TEXTS[3:4], TEXTS[1::5]):
+            scores = one.predict(Dataset.from_dict({"text": given})).predictions
+            for text, row in zip(given, scores, strict=True):
+                found = pipe(text)
+                expected = dict(zip(found["labels"], found["scores"], strict=True))
+                np.testing.assert_allclose(row, [expected[label] for label in LABELS], atol=1e-5)

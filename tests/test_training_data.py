@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -304,3 +305,21 @@ def test_batches_without_duplicates_take_every_row(st_path, tmp_path):
         trainer = make(st_path, tmp_path, given, weight_column="w", batch_sampler=sampler, num_train_epochs=1)
         trainer.train()
         assert trainer.loss.encoded["documents"] == 24
+
+
+def test_rows_whose_label_is_missing_are_told_of(st_path, tmp_path):
+    given = {"text": [*TEXTS, "red dog", "one cat"], "label": [*TARGETS, None, float("nan")]}
+    with pytest.warns(UserWarning, match="2 of the 26 training texts have no label"):
+        make(st_path, tmp_path, given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(st_path, tmp_path, rows(), given)  # of an evaluation set nothing is learnt
+        make(st_path, tmp_path, {"text": given["text"], "label": [*([at] for at in TARGETS), [], []]})
+
+
+def test_an_error_of_a_label_names_the_data_set(st_path, tmp_path):
+    wrong = {"text": ["red dog"], "label": ["music"]}
+    with pytest.raises(ValueError, match="the eval dataset: row 0 has the label 'music'"):
+        make(st_path, tmp_path, rows(), wrong)
+    with pytest.raises(ValueError, match="the train dataset: row 0 has the label 'music'"):
+        make(st_path, tmp_path, wrong, trainer={"labels": LABELS})
