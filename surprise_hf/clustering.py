@@ -218,7 +218,7 @@ class SurpriseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterM
         for name, allowed in (("assign", ASSIGN), ("iterate", ("cosine", "surprise"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
-        if self.balanced and self.assign == "mixed":
+        if inputs.flag("balanced", self.balanced) and self.assign == "mixed":
             raise ValueError('balanced=True needs a score that is linear: assign="surprise" or "cosine", not "mixed"')
         if self.n_clusters != "auto":
             inputs.positive_int("n_clusters", self.n_clusters)

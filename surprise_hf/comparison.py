@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from . import targets
 from .estimators import shuffled
 from .few_shot import part_labels, refinement_beside
 from .fitted import FittedLabels
@@ -255,9 +256,7 @@ def _check_best(name: str, best: Tensor, documents: int, labels: int) -> None:
 
 def _sampled(best: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Accuracy and macro F1 of the documents and of every draw (1 + DRAWS,), and the F1 of each label (m,)."""
-    count = positive.sum(dim=1)
-    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
-    given = torch.zeros_like(positive).scatter_(1, best, wanted).double()
+    count, given = positive.sum(dim=1), targets.chosen(best, positive).double()
     right, either = given * positive, given + positive
     share, f1, of_label = [], [], []
     for times in _draws(len(positive)):

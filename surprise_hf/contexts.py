@@ -60,14 +60,18 @@ def as_context(
 
 
 def check_context(
-    context: Tensor | Ensemble, dim: int | None, encoder: str | None = None, dim_of: str = "this encoder gives"
+    context: Tensor | Ensemble,
+    dim: int | None,
+    encoder: str | None = None,
+    dim_of: str = "this encoder gives",
+    similarity: str = "cosine",
 ) -> None:
-    """Refuse what gives cosines of embeddings of dimension `dim`, made by `encoder`, no context.
+    """Refuse what gives similarities of embeddings of dimension `dim`, made by `encoder`, no context.
 
     Raises:
         TypeError: neither an `Ensemble` nor a floating tensor.
-        ValueError: another dimension or encoder (where both are known), an `Ensemble` with normalize=False, rows that
-            are not finite, or no documents.
+        ValueError: another dimension or encoder (where both are known), an `Ensemble` with normalize=False for cosines
+            or True for anything else, rows that are not finite, or no documents.
     """
     if not isinstance(context, Ensemble):
         check_rows("ensemble", context)
@@ -80,10 +84,11 @@ def check_context(
                 f"the ensemble is of the encoder {context.encoder!r}, not of {encoder!r}: build one with {encoder!r},"
                 f" or use {context.encoder!r}"
             )
-        if not context.normalize:
+        wanted = similarity == "cosine"
+        if context.normalize != wanted:
             raise ValueError(
-                "the ensemble is one of dot products (normalize=False), and this compares cosines: build it with"
-                " normalize=True"
+                f"similarity={similarity!r} needs an Ensemble with normalize={wanted}, this one has"
+                f" normalize={context.normalize}"
             )
     if not len(context):
         raise ValueError("the ensemble holds no documents, so nothing can be a surprise; give at least one")

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from . import estimators as est
 from .ensemble import Ensemble
-from .fitted import check_ensemble, crossover_weight, documents_of
+from .fitted import check_ensemble, crossover_weight
 from .inputs import own, short
 from .ops import floored, normal_cdf, standardize
+from .refinement import documents_of
 
 LEVELS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
 WIDTH = 60  # of a label's name in the table

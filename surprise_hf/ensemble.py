@@ -15,7 +15,6 @@ import os
 import tempfile
 from collections.abc import Sequence
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from torch import Tensor
 from . import ensemble_files, ops
 from .inputs import flag, positive_int
 from .ops import compute_dtype, floored, unit_rows
+from .reservoir import check_seed, smallest_priorities
 from .same_encoder import same_name, same_probe
 
 if TYPE_CHECKING:
@@ -66,56 +66,6 @@ def check_rows(name: str, rows: Tensor, dim: int | None = None) -> None:
             raise ValueError(f"{name}: row {', '.join(map(str, bad[:5]))}{more} holds NaN or infinity; drop or fix it")
 
 
-# --- the reservoir's random order --------------------------------------------------------------------------------
-
-_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser: int64 -> int64, uniform and the same on every device."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1)):
-        logical = (x >> shift) & ((1 << (64 - shift)) - 1)
-        x = (x ^ logical) * factor
-    return x
-
-
-def _smallest_priorities(seed: int, start: int, count: int, keep: int) -> tuple[Tensor, Tensor]:
-    """The `keep` smallest of the priorities of positions start ... start + count - 1, ascending.
-
-    A row's priority is a hash of (seed, its position in the stream); the rows with the smallest ones are a uniform
-    sample whatever the batches were.
-
-    Returns:
-        priorities and offsets from `start`, two int64 tensors of min(keep, count) on the CPU.
-    """
-    best = torch.empty(0, dtype=torch.int64)
-    where = torch.empty(0, dtype=torch.int64)
-    if keep == 0:
-        return best, where
-    offset = _mix(torch.tensor(seed, dtype=torch.int64) + _GAMMA)
-    for first in range(0, count, 1 << 20):
-        index = torch.arange(first, min(first + (1 << 20), count))
-        priority = torch.cat((best, _mix(offset + (index + start + 1) * _GAMMA)))
-        where = torch.cat((where, index))
-        best, order = priority.sort()
-        best, where = best[:keep], where[order[:keep]]
-    return best, where
-
-
-def reservoir_order(count: int, keep: int, seed: int = 0) -> Tensor:
-    """(min(keep, count),) int64 on the CPU: which of `count` rows an `Ensemble` of that seed keeps, in its order.
-
-    The order is random, so any part of it is a uniform sample.
-    """
-    return _smallest_priorities(seed, 0, count, keep)[1]
-
-
-def _check_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) not in range(-(1 << 63), 1 << 63):
-        raise ValueError(f"seed must be an integer of 64 bits, got {seed!r}")
-    return int(seed)
-
-
 class Ensemble:
     """Running statistics of document embeddings, and a uniform sample of them. Wrong arguments are a ValueError.
 
@@ -150,7 +100,7 @@ class Ensemble:
     ) -> None:
         self.dim = dim = positive_int("dim", dim)
         self.reservoir_size = 0 if reservoir == 0 else positive_int("reservoir (0 for none)", reservoir)
-        self.normalize, self.encoder, self.seed = flag("normalize", normalize), encoder, _check_seed(seed)
+        self.normalize, self.encoder, self.seed = flag("normalize", normalize), encoder, check_seed(seed)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.mean = torch.zeros(dim, dtype=torch.float64, device=device)
         self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=device)
@@ -222,7 +172,7 @@ class Ensemble:
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
         emb = emb.detach().to(self.device)
-        priority, index = _smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
+        priority, index = smallest_priorities(self.seed, len(self), len(emb), self.reservoir_size)
         sums = self.count, self.mean, self.scatter
         # What is not finite shows in the mean: with many rows a copy of the sums costs less than to look at every row.
         # Squares of rows as they are may be infinite where the rows are not.
@@ -275,7 +225,7 @@ class Ensemble:
         if theirs == 0:
             return self
         # Their sample is exchangeable: give it the smallest priorities their documents would have had here.
-        priority, _ = _smallest_priorities(self.seed, len(self), len(other), self.reservoir_size)
+        priority, _ = smallest_priorities(self.seed, len(self), len(other), self.reservoir_size)
         if len(other._rows) < len(priority):
             self.reservoir_size = len(other._rows)
         self._sample(other._rows[: len(priority)].to(self.device), priority)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import inputs
+from .ensemble import check_rows
 from .estimators import row_slices
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE
@@ -33,6 +34,16 @@ SHARPNESS, PULL, STEPS = 10.0, 0.03, 60  # of `part_labels`
 
 
 # --- labels from examples ----------------------------------------------------------------------------------------
+
+
+def _check_examples(vectors: Tensor, examples: Tensor, positive: Tensor) -> None:
+    check_rows("vectors", vectors)
+    check_rows("examples", examples, vectors.shape[1])
+    if positive.dtype != torch.bool or positive.shape != (len(examples), len(vectors)):
+        raise ValueError(
+            f"positive must be bool of shape ({len(examples)}, {len(vectors)}), which example has which label, got"
+            f" {positive.dtype} {tuple(positive.shape)}"
+        )
 
 
 def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -92,7 +103,11 @@ def aim_labels(
         offset: (m, d) float32 (float64 for float64 input), to be added to the unit names; zero where no label has two
             examples, or they have nothing in common (r <= 0), and for a label without example.
         centre: (d,) of the same type, to be taken from unit documents and labels.
+
+    Raises:
+        TypeError, ValueError: as `part_labels`.
     """
+    _check_examples(vectors, examples, positive)
     names, rows = unit_rows(vectors), unit_rows(examples)
     if not len(rows):
         return torch.zeros_like(names), torch.zeros_like(names[0])
@@ -129,7 +144,12 @@ def part_labels(
 
     Returns:
         (m, d) float32 (float64 for float64 input): c + |q^ - c| u(w). A label without example keeps its name's vector.
+
+    Raises:
+        TypeError: vectors or examples are not floating.
+        ValueError: shapes that don't fit together, or NaN or infinity.
     """
+    _check_examples(vectors, examples, positive)
     names, rows = unit_rows(vectors), unit_rows(examples)
     share, middle = _shares(rows, positive, weight)
     labelled = share.any(dim=1)

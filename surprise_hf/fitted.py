@@ -10,17 +10,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import estimators as est
 from . import inputs, ops
+from .contexts import check_context
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .ops import compute_dtype, normal_cdf, sigma_floor, standardize, unit_rows
-from .refinement import SAMPLE, Judgement, judge, refine_labels
+from .refinement import SAMPLE, Judgement, check_rounds, documents_of, judge, refine_labels
 from .tails import Tails
 
 SMALL_WEIGHT = 0.9  # below it (fewer than 1.5 n_cross documents) the scores lean on the plain similarity: worth a word
@@ -161,15 +162,10 @@ class FittedLabels:
 
     def to(self, device: torch.device | str) -> FittedLabels:
         """The same labels on another device."""
-        columns = None if self.columns is None else self.columns.to(device)
-        return replace(
-            self,
-            queries=self.queries.to(device),
-            mean=self.mean.to(device),
-            std=self.std.to(device),
-            columns=columns,
-            tails=None if self.tails is None else self.tails.to(device),
-        )
+        parts: dict[str, Any] = {
+            name: part.to(device) for name, part in vars(self).items() if isinstance(part, (Tensor, Tails))
+        }
+        return replace(self, **parts)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -454,18 +450,6 @@ def _fit_tails(ensemble: Tensor | Ensemble, given: Tensor, verdict: Judgement, r
     return Tails.fit(rows, context, scored, apart, verdict, linear, refined=refined)
 
 
-def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:
-    """Documents to compute with: all of a tensor, the reservoir of an `Ensemble`."""
-    if not isinstance(ensemble, Ensemble):
-        return ensemble
-    if not len(ensemble.reservoir):
-        raise ValueError(
-            f"{what} needs documents, and this Ensemble keeps none (reservoir=0): build it with reservoir=4096, or "
-            "use weight=1, estimator='gaussian', similarity='cosine' and refine=0"
-        )
-    return ensemble.reservoir.to(queries.device)
-
-
 def check_options(estimator: str, similarity: str, anchor: int, refine: int | str) -> None:
     """Refuse options that are unknown or do not go together."""
     for name, value, allowed in (
@@ -477,8 +461,7 @@ def check_options(estimator: str, similarity: str, anchor: int, refine: int | st
             raise ValueError(f"{name} must be one of {allowed}, got {value!r}")
     if anchor == 0 and similarity != "cosine":
         raise ValueError(f"anchor=0 is the paper's form for the cosine; {similarity} is anchored at its extremes")
-    if refine != "auto" and not (inputs.as_number(refine) >= 0 and isinstance(refine, SupportsIndex)):
-        raise ValueError(f"refine must be 'auto' or a number of rounds, 0 or more, got {refine!r}")
+    check_rounds("refine", refine)
     for name in [name for name, asked in (("refine", refine), ("estimator='tail'", estimator == "tail")) if asked]:
         if similarity != "cosine":
             raise ValueError(f"{name} works on the cosine, not on {similarity}")
@@ -513,17 +496,4 @@ def _plain(value: Any) -> Any:
 def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:
     """Refuse an ensemble that cannot serve these queries."""
     check_rows("queries", queries)
-    if isinstance(ensemble, Ensemble):
-        if ensemble.normalize != (similarity == "cosine"):
-            raise ValueError(
-                f"similarity={similarity!r} needs an Ensemble with normalize={similarity == 'cosine'}, this one has "
-                f"normalize={ensemble.normalize}"
-            )
-        dim = ensemble.dim
-    else:
-        check_rows("ensemble", ensemble)
-        dim = ensemble.shape[1]
-    if dim != queries.shape[1]:
-        raise ValueError(f"the ensemble has {dim} dimensions but queries have {queries.shape[1]}")
-    if len(ensemble) == 0:
-        raise ValueError("the ensemble holds no documents, so nothing can be a surprise; give at least one")
+    check_context(ensemble, queries.shape[1], dim_of="queries have", similarity=similarity)

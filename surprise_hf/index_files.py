@@ -25,6 +25,8 @@ from .model_card import index_card, is_ours
 FORMAT, VERSION = INDEX, 1
 CONFIG, ENSEMBLE, DOCUMENTS, CARD = "config.json", "ensemble.safetensors", "documents.parquet", "README.md"
 SHARD = "vectors-{:05d}.safetensors"
+COUNTS = ("shards", "documents", "next_id", "index_version")  # of the config, whole numbers
+OPTIONS = ("engine", "engine_options", "direction", "weight", "n_cross", "own_ensemble")  # what else has to be there
 PATTERNS = ["vectors-*.safetensors", ENSEMBLE, DOCUMENTS, CONFIG]  # what a later upload replaces
 
 
@@ -111,8 +113,15 @@ def read(folder: Path, device: torch.device | str) -> Saved:
             raise ValueError(f"{CONFIG} was not written by surprise_hf")
         check_version(config["version"], VERSION)
         dim, shards, count = config["dim"], config["shards"], config["documents"]
+        for name in (*COUNTS, *OPTIONS):
+            value = config[name]
+            if name in COUNTS and (type(value) is not int or value < 0):
+                raise ValueError(f"{name} must be a whole number, 0 or more, not {value!r}")
+        if dim is not None and (type(dim) is not int or dim < 1):
+            raise ValueError(f"dim must be a whole number above 0, not {dim!r}")
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} can't be used: {error}") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} can't be used: {reason}") from error
     rows = None
     if dim is not None:
         rows = Rows(dim, device)

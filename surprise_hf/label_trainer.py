@@ -79,6 +79,8 @@ class LabelTrainer(SentenceTransformerTrainer):
             for name in FOCAL:
                 setattr(args, name, getattr(loss, name))  # for the card
         self.labels = None if labels is None else inputs.as_labels(labels)
+        if len({isinstance(label, str) for label in self.labels or ()}) > 1:
+            raise ValueError(f"the labels mix names and numbers ({self.labels!r}): use one kind")
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
         self._focal, self._metrics, self._columns = loss, compute_metrics, args
         self._stored: dict[str, Any] = {}  # options that the model came with
@@ -172,7 +174,7 @@ class LabelTrainer(SentenceTransformerTrainer):
         """
         if dataset is None:
             return None
-        if isinstance(dataset, dict) and not isinstance(dataset, Dataset) and not is_columns(dataset):
+        if isinstance(dataset, dict) and not is_columns(dataset):
             return DatasetDict({name: self.preprocess_dataset(part, dataset_name) for name, part in dataset.items()})
         columns = self._columns.text_column, self._columns.label_column, self._columns.weight_column
         prepared, self.labels = prepare(dataset, dataset_name, self.labels, *columns)
@@ -247,9 +249,7 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def _balanced(self) -> Tensor:
         """(m,) weights n / (labels that occur * count), 1 on average over the labelled documents."""
-        assert self.labels is not None
-        assert isinstance(self.train_dataset, Dataset)
-        count = as_matrix(self.train_dataset[LABEL], len(self.labels)).sum(dim=0).double()
+        count = self._positive().sum(dim=0).double()
         return torch.where(count > 0, count.sum() / (count > 0).sum() / count.clamp(min=1), 1.0)
 
     def collect_features(self, inputs: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
@@ -299,10 +299,15 @@ class LabelTrainer(SentenceTransformerTrainer):
 
     def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the names (m, d) and of the training texts (n, d), and which text has which label (n, m)."""
-        assert self.labels is not None
         assert isinstance(self.train_dataset, Dataset)
         examples, _ = self.model.embed(list(self.train_dataset[TEXT]), batch_size=self.args.eval_batch_size)
-        return self._name_vectors(), examples, as_matrix(self.train_dataset[LABEL], len(self.labels))
+        return self._name_vectors(), examples, self._positive()
+
+    def _positive(self) -> Tensor:
+        """(n, m) bool: which training text has which label."""
+        assert self.labels is not None
+        assert isinstance(self.train_dataset, Dataset)
+        return as_matrix(self.train_dataset[LABEL], len(self.labels))
 
     def _weights(self) -> Tensor | None:
         """(n,) weights of the training texts, or None where they all count once."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from . import inputs
 from .ops import PROBABILITIES, check_focal_options, weighted_focal_loss
 
 __all__ = ["PROBABILITIES", "Float32Attention", "LabelMatrixLoss", "WeightedFocalLoss", "weighted_focal_loss"]
@@ -64,7 +65,7 @@ class WeightedFocalLoss(nn.Module):
         super().__init__()
         check_focal_options(gamma, epsilon, probability, delta)
         self.gamma, self.epsilon, self.probability, self.delta = gamma, epsilon, probability, delta
-        self.balanced = balanced
+        self.balanced = inputs.flag("balanced", balanced)
         weight = None if class_weight is None else torch.as_tensor(class_weight, dtype=torch.float32)
         if weight is not None and (weight.dim() != 1 or not (weight.isfinite() & (weight >= 0)).all()):
             raise ValueError(f"class_weight must be one finite number from 0 on for each label, got {class_weight}")

@@ -102,12 +102,12 @@ class SurpriseZeroShotPipeline(Pipeline):
         **kwargs: Any,
     ) -> None:
         model = _as_model(model)
-        model.read_with(prompt, prompt_name, long_texts)
         if getattr(model, "tokenizer", None) is not None:
             kwargs["tokenizer"] = model.tokenizer  # whichever is given, the encoder takes its own
         kwargs.pop("local_files_only", None)  # transformers.pipeline has loaded the model, and leaves it here
         self._warned: set[str] = set()  # of what, with the ensemble as it is
         super().__init__(model, *args, **kwargs)
+        model.read_with(prompt, prompt_name, long_texts)  # a call that is refused leaves the model as it was
         self._context: tuple[Any, Any] | None = None
         for name, value in self._postprocess_params.items():
             if isinstance(value, Iterator):  # it is read once, and the default of every call

@@ -18,9 +18,10 @@ from torch import Tensor
 from . import estimators as est
 from .diagnosis import diagnose
 from .ensemble import Ensemble, check_rows
-from .fitted import check_ensemble, crossover_weight, documents_of
+from .fitted import check_ensemble, crossover_weight
 from .inputs import plain, positive_int, short
 from .ops import unit_rows
+from .refinement import documents_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,10 @@ from torch import Tensor
 from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
 from .estimators import shuffled
-from .fitted import FittedLabels, crossover_weight, documents_of
+from .fitted import FittedLabels, crossover_weight
 from .index_lock import SharedLock
 from .ops import sigma_floor, unit_rows
+from .refinement import documents_of
 
 DIRECTIONS = ("documents", "questions")
 SLACK, SHARE = 12, 2  # k + SLACK + k / SHARE rows are fetched: what follows is seldom as near as rounding to the k-th

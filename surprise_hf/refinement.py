@@ -15,16 +15,18 @@ s = softmax over labels of t z. Beyond design fact 5 (b_q = 1 - a, R = 1), measu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from . import ops
-from .ensemble import Ensemble, reservoir_order
+from . import inputs, ops
+from .contexts import check_context
+from .ensemble import Ensemble, check_rows
 from .estimators import row_slices
 from .ops import compute_dtype, unit_rows
+from .reservoir import reservoir_order
 
 PULL, SHARPNESS = 0.4, 3.0  # a and t: 0.2 to 0.5 and 2 to 5 make no difference worth having
 RIDGE, FEW = 4.0, 3.0  # r and f
@@ -71,8 +73,14 @@ def refine_labels(
     Returns:
         (m, d) unit rows in the compute dtype of the queries.
 
+    Raises:
+        TypeError: queries or documents are not floating.
+        ValueError: as `contexts.check_context`; an `Ensemble` without a reservoir, unless rounds is 0; rounds that are
+            no number from 0 on.
+
     References: design fact 5; docs/accuracy.md.
     """
+    _check(queries, ensemble, rounds)
     if rounds == "auto":
         return judge(queries, ensemble, held=held, impl=impl).queries
     start = unit_rows(queries)
@@ -90,10 +98,11 @@ def judge(
     (later rounds then follow chance); none where the groups set apart more than three times the scatter that they did
     before (they are then groups of something else than the labels, or of documents that no label is meant for).
 
-    Arguments as for `refine_labels`; a number of rounds is taken as it is, and the rest reported.
+    Arguments and errors as for `refine_labels`; a number of rounds is taken as it is, and the rest reported.
 
     References: docs/accuracy.md, where the limits were chosen on some sets and tried on others.
     """
+    _check(queries, ensemble, "auto" if rounds == 0 else rounds)  # the documents are looked at all the same
     start = unit_rows(queries)
     asked, context = _looked_at(ensemble, start)
     whole = _Rounds(start, asked, context, held, impl)
@@ -117,6 +126,32 @@ def judge(
     moved, *crossed = at[chosen]
     apart = tuple(zip(halves, reversed(crossed), strict=True))
     return Judgement(chosen, moved, agreement, scatter, apart)
+
+
+def documents_of(ensemble: Tensor | Ensemble, queries: Tensor, what: str) -> Tensor:
+    """Documents to compute with: all of a tensor, the reservoir of an `Ensemble`."""
+    if not isinstance(ensemble, Ensemble):
+        return ensemble
+    if not len(ensemble.reservoir):
+        raise ValueError(
+            f"{what} needs documents, and this Ensemble keeps none (reservoir=0): build it with reservoir=4096, or "
+            "use weight=1, estimator='gaussian', similarity='cosine' and refine=0"
+        )
+    return ensemble.reservoir.to(queries.device)
+
+
+def check_rounds(name: str, rounds: Any) -> None:
+    """Refuse what is no number of rounds, nor "auto"."""
+    if rounds != "auto" and not (inputs.as_number(rounds) >= 0 and isinstance(rounds, SupportsIndex)):
+        raise ValueError(f"{name} must be 'auto' or a number of rounds, 0 or more, got {rounds!r}")
+
+
+def _check(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str) -> None:
+    check_rows("queries", queries)
+    check_context(ensemble, queries.shape[1], dim_of="queries have")
+    check_rounds("rounds", rounds)
+    if rounds:
+        documents_of(ensemble, queries, "refinement")
 
 
 class _Rounds:

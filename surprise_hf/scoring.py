@@ -10,8 +10,8 @@ from torch import Tensor
 from . import estimators as est
 from . import ops
 from .ensemble import Ensemble, check_rows
-from .fitted import FittedLabels, check_ensemble, check_options, crossover_weight, documents_of, freeze
-from .refinement import refine_labels
+from .fitted import FittedLabels, check_ensemble, check_options, crossover_weight, freeze
+from .refinement import documents_of, refine_labels
 
 __all__ = ["FittedLabels", "crossover_weight", "refine_labels", "surprise"]
 

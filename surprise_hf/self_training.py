@@ -14,14 +14,13 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from .ensemble import Ensemble, reservoir_order
+from .ensemble import Ensemble
 from .few_shot import surest
 from .label_trainer import LabelTrainer
 from .model import SurpriseModel
-from .targets import as_matrix
+from .reservoir import reservoir_order
 from .trainer_callbacks import be_quiet
 from .training_arguments import SurpriseTrainingArguments
-from .training_data import LABEL
 
 AGREED = 0.965  # from this agreement on it pays
 LABELS = 10  # so many at least: of two or four, examples and documents agree on what is wrong, too
@@ -105,9 +104,7 @@ class GoingOn(LabelTrainer):
         """The card tells of the training that the user started."""
 
     def _examples(self) -> tuple[Tensor, Tensor, Tensor]:
-        assert self.labels is not None
-        assert isinstance(self.train_dataset, Dataset)
-        return self._name_vectors(), self.embedded, as_matrix(self.train_dataset[LABEL], len(self.labels))
+        return self._name_vectors(), self.embedded, self._positive()
 
     def _refit(self) -> None:
         """The other one does."""

@@ -184,20 +184,27 @@ def as_matrix(targets: Sequence[Sequence[int]], m: int) -> Tensor:
     return matrix
 
 
-def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
-    """Of documents with r labels, the r best (r = 1: the usual measures); documents without are left out.
+def chosen(best: Tensor, positive: Tensor) -> Tensor:
+    """Of documents with r labels, the r best: (n, m) bool.
 
     Args:
         best: (n, k) int64, label indices, best first, k at least the most labels of a document.
         positive: (n, m) bool.
+    """
+    wanted = torch.arange(best.shape[1]) < positive.sum(dim=1, keepdim=True)
+    return torch.zeros_like(positive).scatter_(1, best, wanted)
+
+
+def accuracy_and_f1(best: Tensor, positive: Tensor) -> dict[str, float]:
+    """Of documents with r labels, the r best (r = 1: the usual measures); documents without are left out.
+
+    Arguments as for `chosen`.
 
     Returns:
         accuracy: mean share of a document's labels that were found.
         f1: macro F1, the mean over the labels that occur or were given.
     """
-    count = positive.sum(dim=1)
-    wanted = torch.arange(best.shape[1]) < count.unsqueeze(1)
-    given = torch.zeros_like(positive).scatter_(1, best, wanted)
+    count, given = positive.sum(dim=1), chosen(best, positive)
     found = given & positive
     accuracy = (found.sum(dim=1) / count.clamp(min=1))[count > 0].double().mean()
     size = (given.sum(dim=0) + positive.sum(dim=0)).double()

@@ -436,3 +436,9 @@ def test_columns_are_named_as_scikit_learn_names_them(options: dict) -> None:
 
 def test_public_name_is_lazy() -> None:
     assert surprise_hf.SurpriseKMeans is SurpriseKMeans
+
+
+def test_a_string_is_no_truth_value():
+    """ "False" is true."""
+    with pytest.raises(ValueError, match="balanced must be True or False, got 'False'"):
+        SurpriseKMeans(2, balanced="False").fit(np.eye(4, dtype=np.float32))

@@ -108,7 +108,7 @@ def test_errors() -> None:
         diagnose(rows(5), rows(2), ["a", "b", "c"])
     with pytest.raises(ValueError, match="a diagnosis needs documents"):
         diagnose(Ensemble.from_embeddings(rows(5), reservoir=0), rows(2))
-    with pytest.raises(ValueError, match="the ensemble has 16 dimensions but queries have 3"):
+    with pytest.raises(ValueError, match="the ensemble has 16 dimensions, but queries have 3"):
         diagnose(rows(5), rows(2, 3))
 
 

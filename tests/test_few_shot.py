@@ -368,3 +368,20 @@ def test_without_any_example_the_names_stand_and_that_is_told(st_path, texts, la
     plain = SurpriseModel(str(st_path), device="cpu").set_labels(["sport", "money"])
     same = [unit_rows(one.label_vectors(["sport", "money"], one.hypothesis_template)) for one in (model, plain)]
     torch.testing.assert_close(*same)
+
+
+@pytest.mark.parametrize("function", [part_labels, aim_labels])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"examples": torch.ones(4, 5)}, ValueError, "examples have 5 dimensions|examples.*5"),
+        ({"examples": torch.full((4, 6), math.nan)}, ValueError, "examples: row 0, 1, 2, 3 holds NaN"),
+        ({"positive": torch.ones(3, 2, dtype=torch.bool)}, ValueError, r"positive must be bool of shape \(4, 2\)"),
+        ({"positive": torch.ones(4, 2)}, ValueError, "positive must be bool"),
+        ({"vectors": torch.ones(2, 6, dtype=torch.int64)}, TypeError, "vectors"),
+    ],
+)
+def test_what_no_label_can_be_made_from_is_refused(function, change, error, message):
+    given = {"vectors": torch.eye(2, 6), "examples": torch.eye(4, 6), "positive": torch.ones(4, 2, dtype=torch.bool)}
+    with pytest.raises(error, match=message):
+        function(**{**given, **change})

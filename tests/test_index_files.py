@@ -291,8 +291,26 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         SurpriseIndex.from_pretrained(damage("config.json", None))
-    newer = json.dumps({**json.loads((whole / "config.json").read_text()), "version": 99}).encode()
+    config = json.loads((whole / "config.json").read_text())
+    newer = json.dumps({**config, "version": 99}).encode()
+    without = [
+        (
+            "config.json",
+            json.dumps({key: config[key] for key in config if key != name}).encode(),
+            f"'{name}' is missing",
+        )
+        for name in config
+        if name not in ("ensemble", "encoder")  # which are looked up, and told
+    ]
+    wrong = [
+        ("config.json", json.dumps({**config, name: value}).encode(), f"{name} must be a whole number.* not {value!r}")
+        for name in ("dim", "shards", "documents", "next_id", "index_version")
+        for value in ("x", -1, 1.5, True)
+    ]
     for name, data, message in (
+        *without,
+        *wrong,
+        ("config.json", json.dumps({**config, "dim": 0}).encode(), "dim must be a whole number above 0, not 0"),
         ("config.json", b"{}", "config.json.*can.t be used"),
         ("config.json", b"\x80\x04K\x01.", "config.json.*can.t be used"),
         ("config.json", newer, "newer"),

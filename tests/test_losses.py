@@ -459,3 +459,9 @@ def test_keeps_no_more_than_the_matrix():
         weighted_focal_loss(keys, queries, positive)
     own = [x.numel() for x in kept if x.data_ptr() not in (keys.data_ptr(), queries.data_ptr())]
     assert own == [1200]
+
+
+def test_a_string_is_no_truth_value():
+    """ "False" is true."""
+    with pytest.raises(ValueError, match="balanced must be True or False, got 'False'"):
+        WeightedFocalLoss(balanced="False")

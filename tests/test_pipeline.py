@@ -451,3 +451,11 @@ def test_nothing_is_logged_as_an_error(pipe, caplog):
     with caplog.at_level(logging.WARNING):
         pipe(DOCUMENTS, LABELS)
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+def test_a_pipeline_that_is_refused_leaves_the_model(st_path):
+    model = SurpriseModel(str(st_path), device="cpu")
+    before = model.embed(["red dog"])[0]
+    with pytest.raises(TypeError, match="bogus"):
+        SurpriseZeroShotPipeline(model, prompt="query: ", bogus=1)
+    assert torch.equal(model.embed(["red dog"])[0], before)

@@ -12,6 +12,7 @@ from torch import Tensor
 from surprise_hf import estimators as est
 from surprise_hf import refinement
 from surprise_hf.ensemble import Ensemble
+from surprise_hf.ops import unit_rows
 from surprise_hf.refinement import judge, refine_labels
 from surprise_hf.scoring import FittedLabels, surprise
 
@@ -407,7 +408,7 @@ def test_a_new_group_is_found_beside_refined_labels() -> None:
     ("queries", "options", "message"),
     [
         (rows(2), {"refine": -1}, "refine must be 'auto' or a number of rounds"),
-        (rows(2, dim=5), {"refine": 3}, "the ensemble has 12 dimensions but queries have 5"),
+        (rows(2, dim=5), {"refine": 3}, "the ensemble has 12 dimensions, but queries have 5"),
         (rows(2), {"refine": 3, "ensemble": Ensemble.from_embeddings(rows(50), reservoir=0)}, "refine needs documents"),
     ],
 )
@@ -415,3 +416,29 @@ def test_new_labels_that_do_not_fit(queries: Tensor, options: dict, message: str
     old = FittedLabels.fit(rows(4, seed=1), rows(50), weight=1)
     with pytest.raises(ValueError, match=message):
         old.extended(queries, options.pop("ensemble", rows(50)), **options)
+
+
+@pytest.mark.parametrize("function", [refine_labels, judge])
+@pytest.mark.parametrize(
+    ("queries", "ensemble", "rounds", "message"),
+    [
+        (rows(2, dim=5), rows(50), 3, "the ensemble has 12 dimensions, but queries have 5"),
+        (rows(2), rows(0), 3, "the ensemble holds no documents"),
+        (rows(2), Ensemble.from_embeddings(rows(50), reservoir=0), 3, "refinement needs documents"),
+        (rows(2), Ensemble.from_embeddings(rows(50), reservoir=0), "auto", "refinement needs documents"),
+        (rows(2), Ensemble.from_embeddings(rows(50), normalize=False), 3, "needs an Ensemble with normalize=True"),
+        (rows(2), rows(50), -3, "rounds must be 'auto' or a number of rounds, 0 or more, got -3"),
+        (rows(2), rows(50), 2.7, "rounds must be 'auto' or a number of rounds, 0 or more, got 2.7"),
+        (rows(2) / 0, rows(50), 3, "queries: row 0, 1 holds NaN or infinity"),
+    ],
+)
+def test_what_cannot_be_refined_is_refused(function, queries, ensemble, rounds, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(queries, ensemble, rounds)
+
+
+def test_no_round_needs_no_document() -> None:
+    bare = Ensemble.from_embeddings(rows(50), reservoir=0)
+    torch.testing.assert_close(refine_labels(rows(2), bare, 0), unit_rows(rows(2)))
+    with pytest.raises(ValueError, match="refinement needs documents"):
+        judge(rows(2), bare, 0)

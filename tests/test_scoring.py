@@ -180,8 +180,8 @@ NAN[3, 1] = math.nan
     ("args", "opts", "error", "message"),
     [
         ((rows(5), rows(2, 5)), {}, ValueError, "keys have 12 dimensions but queries have 5"),
-        ((rows(5), rows(2), rows(5, 4)), {}, ValueError, "the ensemble has 4 dimensions but queries have 12"),
-        ((rows(5), rows(2), Ensemble(4)), {}, ValueError, "the ensemble has 4 dimensions but queries have 12"),
+        ((rows(5), rows(2), rows(5, 4)), {}, ValueError, "the ensemble has 4 dimensions, but queries have 12"),
+        ((rows(5), rows(2), Ensemble(4)), {}, ValueError, "the ensemble has 4 dimensions, but queries have 12"),
         ((rows(5), rows(2), rows(0)), {}, ValueError, "the ensemble holds no documents"),
         ((rows(5), rows(2), Ensemble(12)), {}, ValueError, "the ensemble holds no documents"),
         ((rows(5), rows(2), [1]), {}, TypeError, "ensemble must be a torch.Tensor, got list"),

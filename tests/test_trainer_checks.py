@@ -297,3 +297,10 @@ def test_after_a_search_there_is_no_model_to_use(st_path, tmp_path):
     for use in (trainer.save_model, trainer.evaluate, lambda: trainer.predict(rows(3))):
         with pytest.raises(ValueError, match=r"call train\(\) first"):
             use()
+
+
+@pytest.mark.parametrize("labels", [["sports", 0], [0, "sports"]])
+def test_labels_that_mix_names_and_numbers_are_refused(st_path, tmp_path, labels):
+    train = {"text": ["red dog", "one cat"], "label": [[0], [1]]}
+    with pytest.raises(ValueError, match=r"the labels mix names and numbers .*: use one kind"):
+        make(st_path, tmp_path, train, trainer={"labels": labels})

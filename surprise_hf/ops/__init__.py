@@ -266,7 +266,8 @@ def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor,
         (b, f) float64; 0 where there is no row.
 
     Raises:
-        TypeError, ValueError: dtypes, shapes, devices or rows do not fit.
+        TypeError, ValueError: dtypes, shapes or devices do not fit.
+        IndexError: a row of n or more (RuntimeError by the compiled op).
     """
     for name, x, dtype in (
         ("near", near, torch.bfloat16),

@@ -58,8 +58,14 @@ def sigma_floor(mean: Tensor, eps: float) -> Tensor:
 
 
 def floored(mean: Tensor, var: Tensor, eps: float) -> Tensor:
-    """Standard deviation of a variance, 0 where it is rounding noise."""
-    return torch.where(var <= sigma_floor(mean, eps).square(), 0.0, var.clamp(min=0.0).sqrt())
+    """Standard deviation of a variance, 0 where it is rounding noise: no gradient there, rather than an infinite one.
+
+    Args:
+        mean, var: floating, of one shape; the result has it too, in the dtype of `var`.
+        eps: of the dtype that the similarities came in.
+    """
+    dead = var.detach() <= sigma_floor(mean.detach(), eps).square()
+    return torch.where(dead, torch.zeros_like(var), torch.where(dead, torch.ones_like(var), var).sqrt())
 
 
 def normal_cdf(z: Tensor) -> Tensor:
@@ -76,9 +82,7 @@ def moments(psi: Tensor) -> tuple[Tensor, Tensor]:
     wide = psi.to(torch.float64)
     mean = wide.mean(dim=0)
     var = (wide - mean).square().mean(dim=0)
-    dead = var.detach() <= sigma_floor(mean.detach(), torch.finfo(psi.dtype).eps).square()
-    std = torch.where(dead, torch.zeros_like(var), torch.where(dead, torch.ones_like(var), var).sqrt())
-    return mean, std
+    return mean, floored(mean, var, torch.finfo(psi.dtype).eps)
 
 
 def standardize(psi: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -184,7 +188,8 @@ def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor)
         for left in range(0, rows.shape[1], width):
             here = slice(top, top + GATHERED // width), slice(left, left + width)
             part = rows[here]
-            wide = join_halves(near[part], rest[part]).to(torch.float64)  # -1 takes the last, which does not count
+            some = part.clamp(min=0)  # a negative one is no row
+            wide = join_halves(near[some], rest[some]).to(torch.float64)
             out[here] = (wide @ queries[here[0]].unsqueeze(2)).squeeze(2).masked_fill_(part < 0, 0)
     return out
 

@@ -337,3 +337,13 @@ def test_focal_loss_keeps_float32_under_autocast(form):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = FORMS[form](keys, queries, positive, **options)
     assert torch.equal(torch.stack(found), torch.stack(want))
+
+
+def test_a_standard_deviation_that_is_noise_has_no_gradient():
+    """Not an infinite one, which makes NaN of a zero before it."""
+    mean, var = torch.zeros(3, dtype=torch.float64), torch.tensor([0.0, 4.0, -1e-17], dtype=torch.float64)
+    var.requires_grad_()
+    std = ref.floored(mean, var, torch.finfo(torch.float64).eps)
+    assert std.tolist() == [0.0, 2.0, 0.0]
+    std.sum().backward()
+    assert var.grad.tolist() == [0.0, 0.25, 0.0]

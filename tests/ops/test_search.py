@@ -89,9 +89,14 @@ def test_gathered_products(shape, impl, device):
     assert torch.equal(ops.join_halves(near, rest), keys)
     assert ((near - keys).abs() <= keys.abs() * 2**-8).all()
     index = torch.randint(-1, n, (b, f), generator=generator)
-    want = (keys.double()[index] @ queries[:, :, None]).squeeze(2).masked_fill(index < 0, 0)
+    index[index < 0] = -1 - torch.arange(int((index < 0).sum())) % (2 * n)  # any negative one is no row
+    index[0, 0] = min(n - 1, 3)
+    want = (keys.double()[index.clamp(min=0)] @ queries[:, :, None]).squeeze(2).masked_fill(index < 0, 0)
     got = ops.gathered_products(*(x.to(device) for x in (near, rest, index, queries)), impl=impl).cpu()
     torch.testing.assert_close(got, want, rtol=0, atol=1e-15 * d * keys.abs().max().item() * queries.abs().max().item())
+    index[0, 0] = n
+    with pytest.raises(IndexError if impl == "reference" else RuntimeError):
+        ops.gathered_products(*(x.cpu() for x in (near, rest, index, queries)), impl=impl)
 
 
 @devices
