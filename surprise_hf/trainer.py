@@ -225,8 +225,9 @@ class SurpriseTrainer(LabelTrainer):
             last = args.hub_strategy == HubStrategy.CHECKPOINT
             beside = "last-checkpoint" if last else Path(checkpoint_folder).name
             sent[beside] = (f"Training in progress, {step}, checkpoint", None)
+        api = HfApi()  # one, whose jobs are done one after the other
         jobs: Any = [
-            HfApi().upload_folder(
+            api.upload_folder(
                 repo_id=name,
                 folder_path=checkpoint_folder,
                 path_in_repo=folder,
