@@ -30,6 +30,13 @@ def unit_rows(x: Tensor, normalize: bool = True) -> Tensor:
     """L2-normalised rows in the compute dtype; a zero row stays zero.
 
     The row is first divided by its largest magnitude so that the squares neither overflow nor vanish.
+
+    Args:
+        x: (n, d) floating.
+        normalize: False changes the dtype alone.
+
+    Returns:
+        (n, d) float64 for float64, else float32.
     """
     x = x.to(compute_dtype(x.dtype))
     if not normalize or x.shape[1] == 0:
@@ -53,7 +60,12 @@ def grad_rows(x: Tensor, unit: Tensor, grad_unit: Tensor, normalize: bool = True
 
 
 def sigma_floor(mean: Tensor, eps: float) -> Tensor:
-    """8 eps max(1, |mean|): a standard deviation at or below it is rounding noise and counts as 0 (design fact 4)."""
+    """8 eps max(1, |mean|): a standard deviation at or below it is rounding noise and counts as 0 (design fact 4).
+
+    Args:
+        mean: floating, of any shape, which the result has too.
+        eps: of the dtype that the similarities came in.
+    """
     return 8 * eps * mean.abs().clamp(min=1.0)
 
 
@@ -69,7 +81,10 @@ def floored(mean: Tensor, var: Tensor, eps: float) -> Tensor:
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on."""
+    """Phi(z), accurate far into the lower tail, where `torch.special.ndtr` is 0 from z = -8.3 on.
+
+    Floating of any shape; dtype and shape stay.
+    """
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
@@ -170,14 +185,32 @@ def search_topk(
 
 
 def split_halves(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 as the nearest bfloat16 and what is missing: the bits are 2^16 times the former's and the latter."""
+    """float32 as the nearest bfloat16 and what is missing: the bits are 2^16 times the former's and the latter.
+
+    Args:
+        rows: float32, of any shape.
+
+    Returns:
+        near: bfloat16, rest: int16, of the same shape. `join_halves` gives the very same numbers back.
+
+    Raises:
+        TypeError: of another dtype.
+    """
+    if rows.dtype != torch.float32:
+        raise TypeError(f"only float32 has these halves, got {rows.dtype}")
     bits = rows.view(torch.int32)
     near = (bits + 0x8000).bitwise_right_shift_(16).to(torch.int16)
     return near.view(torch.bfloat16), bits.to(torch.int16)
 
 
 def join_halves(near: Tensor, rest: Tensor) -> Tensor:
-    """The float32 numbers that `split_halves` took apart."""
+    """The float32 numbers that `split_halves` took apart: near bfloat16, rest int16, of one shape, which stays.
+
+    Raises:
+        TypeError: of other dtypes.
+    """
+    if (near.dtype, rest.dtype) != (torch.bfloat16, torch.int16):
+        raise TypeError(f"halves are bfloat16 and int16, got {near.dtype} and {rest.dtype}")
     return near.view(torch.int16).to(torch.int32).bitwise_left_shift_(16).add_(rest).view(torch.float32)
 
 

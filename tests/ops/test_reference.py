@@ -347,3 +347,15 @@ def test_a_standard_deviation_that_is_noise_has_no_gradient():
     assert std.tolist() == [0.0, 2.0, 0.0]
     std.sum().backward()
     assert var.grad.tolist() == [0.0, 0.25, 0.0]
+
+
+def test_only_float32_is_taken_apart():
+    """The bits of another dtype would be those of other numbers."""
+    x = torch.ones(2, 4)
+    near, rest = ref.split_halves(x)
+    for wrong in (x.double(), x.half(), x.int()):
+        with pytest.raises(TypeError, match="only float32"):
+            ref.split_halves(wrong)
+    for pair in ((near.half(), rest), (near, rest.int()), (x, rest)):
+        with pytest.raises(TypeError, match="bfloat16 and int16"):
+            ref.join_halves(*pair)
