@@ -202,10 +202,10 @@ def _train(
         except (KeyboardInterrupt, RuntimeError):  # the latter where memory is short
             if (trainer.state.epoch or 0) >= 1:
                 say(f"stopped after {trainer.state.epoch:.1f} epochs: saving the model as it is")
-                _save(args, trainer)
+                _save(trainer, args.out)
                 args.hint = f"{args.out} holds the model as far as it was trained"
             raise
-        _save(args, trainer)
+        _save(trainer, args.out)
     except BaseException:
         if resuming.last_checkpoint(folder) is None:
             remove(folder)
@@ -218,20 +218,19 @@ def _train(
     return trainer.model
 
 
-def _save(args: argparse.Namespace, trainer: SurpriseTrainer) -> None:
-    with _told(args):
-        trainer.save_model(args.out)
-    _draw(trainer, Path(args.out, "training.png"))
+def _save(trainer: SurpriseTrainer, out: str) -> None:
+    with _told(out):
+        trainer.save_model(out)
+    _draw(trainer, Path(out, "training.png"))
 
 
 @contextmanager
-def _told(args: argparse.Namespace) -> Iterator[None]:
+def _told(out: str) -> Iterator[None]:
     """A model that could not be written leaves some of its files, which the user is told."""
     try:
         yield
     except Exception:
-        args.hint = f"{args.out} is incomplete"
-        say(f"{args.out} could not be written: what is there is no whole model")
+        say(f"{out} could not be written: what is there is no whole model")
         raise
 
 
@@ -263,7 +262,7 @@ def _fit(
     )  # fmt: skip
     if test is not None:
         _try(args, model, test, targets)
-    with _told(args):
+    with _told(args.out):
         model.save_pretrained(args.out)
     return model
 

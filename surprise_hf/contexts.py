@@ -15,7 +15,7 @@ from .same_encoder import same_name
 if TYPE_CHECKING:
     from .model import SurpriseModel
 
-__all__ = ["as_context", "check_context"]
+__all__ = ["as_context", "check_context", "check_ensemble"]
 
 
 def as_context(
@@ -92,6 +92,12 @@ def check_context(
             )
     if not len(context):
         raise ValueError("the ensemble holds no documents, so nothing can be a surprise; give at least one")
+
+
+def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str = "cosine") -> None:
+    """Refuse an ensemble that cannot serve these queries; errors as `check_context`, and of rows that are none."""
+    check_rows("queries", queries)
+    check_context(ensemble, queries.shape[1], dim_of="queries have", similarity=similarity)
 
 
 def _embedded(documents: Any, model: SurpriseModel | None, batch_size: int) -> Tensor:

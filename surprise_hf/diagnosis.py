@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from . import estimators as est
+from .contexts import check_ensemble
 from .ensemble import Ensemble
-from .fitted import check_ensemble, crossover_weight
+from .fitted import crossover_weight
 from .inputs import own, short
 from .ops import floored, normal_cdf, standardize
 from .refinement import documents_of

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import estimators as est
 from . import inputs, ops
-from .contexts import check_context
+from .contexts import check_ensemble
 from .ensemble import Ensemble, check_rows
 from .estimators import ESTIMATORS, SIMILARITIES, Rescale
 from .ops import compute_dtype, normal_cdf, sigma_floor, standardize, unit_rows
@@ -491,9 +491,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     return int(value) if isinstance(value, Integral) else float(value)
-
-
-def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str) -> None:
-    """Refuse an ensemble that cannot serve these queries."""
-    check_rows("queries", queries)
-    check_context(ensemble, queries.shape[1], dim_of="queries have", similarity=similarity)

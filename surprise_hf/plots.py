@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from . import estimators as est
+from .contexts import check_ensemble
 from .diagnosis import diagnose
 from .ensemble import Ensemble, check_rows
-from .fitted import check_ensemble, crossover_weight
+from .fitted import crossover_weight
 from .inputs import plain, positive_int, short
 from .ops import unit_rows
 from .refinement import documents_of

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from . import inputs, ops
-from .contexts import check_context
-from .ensemble import Ensemble, check_rows
+from .contexts import check_ensemble
+from .ensemble import Ensemble
 from .estimators import row_slices
 from .ops import compute_dtype, unit_rows
 from .reservoir import reservoir_order
@@ -80,9 +80,9 @@ def refine_labels(
 
     References: design fact 5; docs/accuracy.md.
     """
-    _check(queries, ensemble, rounds)
     if rounds == "auto":
         return judge(queries, ensemble, held=held, impl=impl).queries
+    _check(queries, ensemble, rounds)
     start = unit_rows(queries)
     if not rounds:
         return start
@@ -147,8 +147,7 @@ def check_rounds(name: str, rounds: Any) -> None:
 
 
 def _check(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str) -> None:
-    check_rows("queries", queries)
-    check_context(ensemble, queries.shape[1], dim_of="queries have")
+    check_ensemble(queries, ensemble)
     check_rounds("rounds", rounds)
     if rounds:
         documents_of(ensemble, queries, "refinement")

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from . import estimators as est
 from . import ops
+from .contexts import check_ensemble
 from .ensemble import Ensemble, check_rows
-from .fitted import FittedLabels, check_ensemble, check_options, crossover_weight, freeze
+from .fitted import FittedLabels, check_options, crossover_weight, freeze
 from .refinement import documents_of, refine_labels
 
 __all__ = ["FittedLabels", "crossover_weight", "refine_labels", "surprise"]

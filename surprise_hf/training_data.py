@@ -106,8 +106,7 @@ def _read(
         except ValueError as error:
             raise ValueError(f"the {name} dataset: {error}") from error
         labels = found if labels is None else labels
-        missing = sum(inputs.is_missing(value) for value in inputs.plain(table.columns[label_at]))
-        if missing and name == "train":
+        if name == "train" and (missing := sum(map(inputs.is_missing, inputs.plain(table.columns[label_at])))):
             warnings.warn(
                 f"{missing:,} of the {len(texts):,} training texts have no label (None or NaN): they are trained on as"
                 " foreign to all labels. Where their label is only unknown, leave them out (and give their texts as"
