@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from . import inputs, windows
 from .inputs import BATCH_SIZE
+from .locks import OwnLock
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 PROBE = "The quick brown fox jumps over the lazy dog."
@@ -47,7 +47,7 @@ class TextEncoder(SentenceTransformer):
         super().__init__(model_name_or_path, **kwargs)
         self._long_texts = "truncate"
         self._full: list[str] | None = None
-        self._lock = _Lock()
+        self._lock = OwnLock()
 
     @property
     def _default_prompt(self) -> str:
@@ -181,22 +181,6 @@ def _without_autocast(model: nn.Module) -> Iterator[None]:
     finally:
         if wrapped is not None:
             own["forward"] = wrapped
-
-
-class _Lock:
-    """A lock that every copy of its owner has for itself; a plain one can be neither copied nor pickled."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
-        return _Lock, ()
 
 
 def progress_wanted() -> bool:

@@ -54,6 +54,9 @@ def create(
 
     Returns:
         Its name, with the owner.
+
+    Raises:
+        OSError: no way to the Hub, no right to make it, or (exist_ok=False) it is there.
     """
     from huggingface_hub import HfApi
 
@@ -92,6 +95,9 @@ def upload(
 
     Returns:
         The address of the commit, or of the pull request.
+
+    Raises:
+        OSError: no way to the Hub, or no right to write there; nothing has changed but that the repository may be new.
     """
     from huggingface_hub import HfApi
 

@@ -22,7 +22,8 @@ from transformers import EvalPrediction, PreTrainedModel
 from . import inputs
 from .ensemble import Ensemble
 from .few_shot import aim_labels, part_labels, refinement_beside
-from .losses import Float32Attention, LabelMatrixLoss, WeightedFocalLoss
+from .float32_attention import Float32Attention
+from .losses import LabelMatrixLoss, WeightedFocalLoss
 from .model import SurpriseModel
 from .model_files import label_keys
 from .targets import as_matrix

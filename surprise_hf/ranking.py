@@ -19,7 +19,7 @@ from .engines import SLICE, Engine, Form, Rows
 from .ensemble import Ensemble
 from .estimators import shuffled
 from .fitted import FittedLabels, crossover_weight
-from .index_lock import SharedLock
+from .locks import SharedLock
 from .ops import sigma_floor, unit_rows
 from .refinement import documents_of
 

@@ -25,8 +25,8 @@ from .encoders import as_model
 from .engines import Engine, ExportedVectors, Rows, make_engine
 from .ensemble import Ensemble, check_rows
 from .fitted import SMALL_WEIGHT, crossover_weight
-from .index_lock import SharedLock
 from .index_values import Id
+from .locks import SharedLock
 from .ranking import DIRECTIONS, Found, Limits, Ranker
 from .same_encoder import likeness, same_probe
 
@@ -89,6 +89,12 @@ class SurpriseIndex:
         version: counts the changes of the corpus; what was exported or noted under another version is stale.
         ids, texts, metadata: of the documents, in the order they were added.
         engine, direction, weight, n_cross, engine_options, device: as given; they stay.
+
+    Raises:
+        TypeError: the model is of a kind that can't be one.
+        ValueError: an engine, a direction or an engine's option that there is not, a weight outside [0, 1], an n_cross
+            that is not positive, an ensemble of another encoder, of texts without a model, or that is none.
+        ImportError: the engine needs faiss.
 
     Examples:
         >>> index = surprise_hf.SurpriseIndex(model).add(docs)

@@ -131,7 +131,10 @@ class Tails:
         return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
     def accept(self, keys: Tensor) -> Tensor:
-        """1 - how often a document of no label gets as far as keys (n, d): (n,) float64."""
+        """1 - how often a document of no label gets as far as keys (n, d) floating: (n,) float64 in [0, 1].
+
+        Nothing is checked here: `FittedLabels.accept` does.
+        """
         return normal_cdf(self.document(strength(self.kinship.evidence(keys).amax(dim=1))))
 
     def promise(self) -> float:

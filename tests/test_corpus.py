@@ -205,7 +205,7 @@ def interrupted(call: Callable[[], Any], step: int) -> bool:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         name = frame.f_code.co_filename
-        if not name.startswith(PACKAGE) or name.endswith("index_lock.py"):
+        if not name.startswith(PACKAGE) or name.endswith("locks.py"):
             return None
         if event == "line":
             left -= 1

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from surprise_hf.losses import Float32Attention, LabelMatrixLoss, weighted_focal_loss
+from surprise_hf.float32_attention import Float32Attention
+from surprise_hf.losses import LabelMatrixLoss, weighted_focal_loss
 from surprise_hf.ops import unit_rows
 
 

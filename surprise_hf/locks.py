@@ -1,4 +1,4 @@
-"""The lock of an index: its searches run side by side, a change waits for them and has the index to itself."""
+"""Locks of which every copy of their owner has one for itself; plain ones can be neither copied nor pickled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["SharedLock"]
+__all__ = ["OwnLock", "SharedLock"]
+
+
+class OwnLock:
+    """Held by one thread, which may take it again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[OwnLock], tuple[()]]:
+        return OwnLock, ()
 
 
 class SharedLock:
-    """Held by any number of threads together, or by one alone. Every copy of its owner has one for itself."""
+    """Held by any number of threads together, or by one alone.
+
+    Of an index: searches run side by side, a change waits for them and has the index to itself.
+    """
 
     def __init__(self) -> None:
         self._door = threading.Lock()  # shut while a thread is alone, or waits to be: else it might wait for ever
