@@ -69,9 +69,13 @@ _loader.load()
 IMPLEMENTATIONS = ("auto", "reference")
 
 
-def _check_rows(name: str, x: Tensor) -> None:
+def _check_tensor(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+
+
+def _check_rows(name: str, x: Tensor) -> None:
+    _check_tensor(name, x)
     if x.dim() != 2:
         raise ValueError(f"{name} must have shape (rows, dim), got {tuple(x.shape)}")
     if not x.is_floating_point():
@@ -99,10 +103,19 @@ def _check_device(name: str, x: Tensor, other: str, like: Tensor) -> None:
 
 def _check_moments(mean: Tensor, std: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     for name, x in (("mean", mean), ("std", std)):
+        _check_tensor(name, x)
         _check_device(name, x, "queries", queries)
         if x.dim() != 1 or x.shape[0] != queries.shape[0]:
             raise ValueError(f"{name} must have shape ({queries.shape[0]},), one per query, got {tuple(x.shape)}")
     return mean.to(torch.float64), std.to(torch.float64)
+
+
+def _check_statistics(side: str, like: Tensor, **given: tuple[Tensor, tuple[int, ...]]) -> None:
+    for name, (x, shape) in given.items():
+        _check_tensor(name, x)
+        if tuple(x.shape) != shape or x.dtype != torch.float64:
+            raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
+        _check_device(name, x, side, like)
 
 
 def _check_output(output: str) -> None:
@@ -243,6 +256,7 @@ def search_topk(
     for name, x, like, count in (("margin", margin, "queries", len(queries)), ("scale", scale, "keys", len(keys))):
         if x is None:
             continue
+        _check_tensor(name, x)
         _check_device(name, x, "keys", keys)
         if tuple(x.shape) != (count,):
             raise ValueError(f"{name} must have shape ({count},), one for each of the {like}, got {tuple(x.shape)}")
@@ -275,6 +289,7 @@ def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor,
         ("rows", rows, torch.int64),
         ("queries", queries, torch.float64),
     ):
+        _check_tensor(name, x)
         if x.dtype != dtype:
             raise TypeError(f"{name} must be {dtype}, got {x.dtype}")
         if x.dim() != 2:
@@ -315,10 +330,7 @@ def ensemble_update(
     """
     _check_rows("batch", batch)
     dim = batch.shape[1]
-    for name, x, shape in (("count", count, ()), ("mean", mean, (dim,)), ("scatter", scatter, (dim, dim))):
-        if tuple(x.shape) != shape or x.dtype != torch.float64:
-            raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
-        _check_device(name, x, "batch", batch)
+    _check_statistics("batch", batch, count=(count, ()), mean=(mean, (dim,)), scatter=(scatter, (dim, dim)))
     _backend("ensemble_update", impl)(count, mean, scatter, batch.detach(), normalize=normalize, exact=exact)
 
 
@@ -343,10 +355,7 @@ def ensemble_moments(
     """
     _check_rows("queries", queries)
     dim = queries.shape[1]
-    for name, x, shape in (("mean", mean, (dim,)), ("covariance", covariance, (dim, dim))):
-        if tuple(x.shape) != shape or x.dtype != torch.float64:
-            raise ValueError(f"{name} must be float64 of shape {shape}, got {x.dtype} {tuple(x.shape)}")
-        _check_device(name, x, "queries", queries)
+    _check_statistics("queries", queries, mean=(mean, (dim,)), covariance=(covariance, (dim, dim)))
     return _backend("ensemble_moments", impl)(mean, covariance, queries, normalize=normalize)
 
 
@@ -407,11 +416,13 @@ def weighted_focal_loss(
     (n, d), (m, other) = keys.shape, queries.shape
     if d != other:
         raise ValueError(f"keys have {d} dimensions but queries have {other}")
+    _check_tensor("positive", positive)
     if positive.dtype != torch.bool:
         raise TypeError(f"positive must be boolean, got {positive.dtype}")
     if positive.shape != (n, m):
         raise ValueError(f"positive must have shape {(n, m)}, got {tuple(positive.shape)}")
     if weight is not None:
+        _check_tensor("weight", weight)
         if weight.shape != (n,):
             raise ValueError(f"weight must have shape ({n},), one for each document, got {tuple(weight.shape)}")
         weight = weight.detach().to(compute_dtype(torch.promote_types(keys.dtype, queries.dtype)))

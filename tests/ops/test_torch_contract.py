@@ -287,6 +287,34 @@ def test_errors_name_the_argument(message):
             function(*BAD[message])
 
 
+def every_argument():
+    """(op, its arguments by name) of all that take tensors."""
+    vector, square = torch.zeros(9).double(), torch.zeros(9, 9).double()
+    halves = dict(zip(("near", "rest"), ops.split_halves(KEYS.float()), strict=True))
+    positive, one = torch.zeros(12, 5, dtype=torch.bool), torch.ones(12)
+    return {
+        ops.cosine_surprise: {"keys": KEYS, "queries": QUERIES},
+        ops.cosine_moments: {"ensemble": KEYS, "queries": QUERIES},
+        ops.surprise_from_moments: {"keys": KEYS, "queries": QUERIES, "mean": MEAN, "std": STD},
+        ops.surprise_topk: {"keys": KEYS, "queries": QUERIES, "mean": MEAN, "std": STD, "k": 1},
+        ops.search_topk: {"keys": KEYS, "queries": QUERIES, "margin": MEAN, "scale": one, "k": 1},
+        ops.gathered_products: {**halves, "rows": torch.zeros(5, 1).long(), "queries": QUERIES},
+        ops.ensemble_update: {"count": torch.zeros(()).double(), "mean": vector, "scatter": square, "batch": KEYS},
+        ops.ensemble_moments: {"mean": vector, "covariance": square, "queries": QUERIES},
+        ops.weighted_focal_loss: {"keys": KEYS, "queries": QUERIES, "positive": positive, "weight": one},
+    }
+
+
+@pytest.mark.parametrize(("op", "arguments"), every_argument().items(), ids=lambda x: getattr(x, "__name__", ""))
+def test_arguments_that_are_no_tensors_are_named(op, arguments):
+    op(**arguments)
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            for other in (value.float().tolist(), value.float().numpy()):
+                with pytest.raises(TypeError, match=f"^{name} must be a torch.Tensor, got (list|ndarray|float)$"):
+                    op(**{**arguments, name: other})
+
+
 def test_errors_of_options():
     with pytest.raises(ValueError, match="output must be one of"):
         ops.cosine_surprise(KEYS, QUERIES, output="probability")
