@@ -1,4 +1,4 @@
-"""Folders to and from the Hugging Face Hub, for what is no sentence-transformers model."""
+"""Folders to and from the Hugging Face Hub, and the cards that lie there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .model_card import is_free
+from .model_card import is_ours
 
-__all__ = ["check_exists", "create", "download", "find", "upload"]
+__all__ = ["check_exists", "create", "download", "find", "has_free_card", "keep_card", "upload"]
 
 
 def check_exists(name_or_path: str | os.PathLike) -> None:
@@ -67,6 +67,61 @@ def create(
     return name
 
 
+def _card(
+    repo_id: str, token: bool | str | None = None, revision: str | None = None, repo_type: str = "model"
+) -> Path | None:
+    """The card in a repository; None: there is none.
+
+    Raises:
+        LocalEntryNotFoundError, HfHubHTTPError: no answer.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repo_id, "README.md", repo_type=repo_type, token=token, revision=revision))
+    except LocalEntryNotFoundError:  # no answer; also an EntryNotFoundError
+        raise
+    except EntryNotFoundError:
+        return None
+
+
+def has_free_card(
+    repo_id: str, token: bool | str | None = None, revision: str | None = None, repo_type: str = "model"
+) -> bool:
+    """Whether a card may be written to a repository (`is_ours`); False without an answer.
+
+    Args:
+        repo_id: owner/name of a repository that is there.
+        token, repo_type: as for `upload`.
+        revision: a branch that is there.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        path = _card(repo_id, token, revision, repo_type)
+    except (LocalEntryNotFoundError, HfHubHTTPError):
+        return False
+    return path is None or is_ours(path)
+
+
+def keep_card(repo_id: str, folder: Path, token: bool | str | None = None, revision: str | None = None) -> None:
+    """Let a folder have the card of a repository that someone edited there.
+
+    Args:
+        repo_id, token, revision: as for `has_free_card`.
+        folder: what will be uploaded.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        path = _card(repo_id, token, revision)
+    except (LocalEntryNotFoundError, HfHubHTTPError):
+        return
+    if path is not None and not is_ours(path):
+        (folder / "README.md").write_bytes(path.read_bytes())
+
+
 def upload(
     folder: str | Path,
     repo_id: str,
@@ -104,7 +159,7 @@ def upload(
     name = create(repo_id, repo_type=repo_type, revision=revision, token=token, **more)
     ignored = ["*.pyc"]  # beside the module of an installed metric
     if card is not None:
-        if is_free(name, token, revision, repo_type):
+        if has_free_card(name, token, revision, repo_type):
             Path(folder, "README.md").write_text(card(name), encoding="utf-8")
         else:
             ignored.append("README.md")

@@ -70,48 +70,6 @@ def is_ours(path: Path) -> bool:
     return not path.is_file() or MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
-def is_free(
-    repo_id: str, token: bool | str | None = None, revision: str | None = None, repo_type: str = "model"
-) -> bool:
-    """`is_ours` of the card in a repository.
-
-    Args:
-        repo_id: owner/name of a repository that is there.
-        token, repo_type: as for `hub.upload`.
-        revision: a branch that is there.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        path = hf_hub_download(repo_id, "README.md", repo_type=repo_type, token=token, revision=revision)
-    except LocalEntryNotFoundError:  # no answer; also an EntryNotFoundError
-        return False
-    except EntryNotFoundError:
-        return True
-    except HfHubHTTPError:
-        return False
-    return is_ours(Path(path))
-
-
-def keep(repo_id: str, folder: Path, token: bool | str | None = None, revision: str | None = None) -> None:
-    """Let a folder have the card of a repository that someone edited there.
-
-    Args:
-        repo_id, token, revision: as for `is_free`.
-        folder: what will be uploaded.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
-    try:
-        path = Path(hf_hub_download(repo_id, "README.md", token=token, revision=revision))
-    except (EntryNotFoundError, HfHubHTTPError):  # there is none
-        return
-    if not is_ours(path):
-        (folder / "README.md").write_bytes(path.read_bytes())
-
-
 def license_of(card: str) -> str | None:
     """The license that a card names in its front matter."""
     import yaml

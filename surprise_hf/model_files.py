@@ -210,7 +210,7 @@ class ModelFiles(TextEncoder):
         name = hub.create(repo_id, private=private, exist_ok=exist_ok or create_pr, **where)
         self.model_card_data.set_model_id(name)
         if replace_model_card is None:
-            replace_model_card = model_card.is_free(name, **where)
+            replace_model_card = hub.has_free_card(name, **where)
         more = {
             "commit_message": commit_message or f"Add new {type(self).__name__} model",
             "commit_description": commit_description,

@@ -23,7 +23,7 @@ from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, denumpify_detensorize
 from transformers.utils.hub import PushInProgress
 
-from . import inputs, model_card, self_training
+from . import hub, inputs, self_training
 from .few_shot import judge_decisions, pseudo_label
 from .fitted import FittedLabels
 from .label_trainer import ADAPTED, NO_DOCUMENTS, LabelTrainer, is_adapted
@@ -218,7 +218,7 @@ class SurpriseTrainer(LabelTrainer):
         where: dict[str, Any] = {"token": args.hub_token, "revision": args.hub_revision}
         name, step = str(self.hub_model_id), f"step {self.state.global_step}"
         ignored = ["*.bin", "*.pt", "*.pth", "trainer_state.json", MEMORY]
-        if not model_card.is_free(name, **where):
+        if not hub.has_free_card(name, **where):
             ignored.append("README.md")
         sent: dict[str | None, Any] = {None: (f"Training in progress, {step}", ignored)}
         if args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
@@ -269,7 +269,7 @@ class SurpriseTrainer(LabelTrainer):
             return
         self.model.add_tags(tags)
         if self._pushed_to is not None:
-            model_card.keep(str(self.hub_model_id), Path(str(self.args.output_dir)), *self._pushed_to)
+            hub.keep_card(str(self.hub_model_id), Path(str(self.args.output_dir)), *self._pushed_to)
         super().create_model_card(language, license, None, *args, **kwargs)
 
     def _load_from_checkpoint(self, checkpoint_path: str) -> None:  # type: ignore[override]  # as sentence-transformers

@@ -138,7 +138,7 @@ def api(monkeypatch) -> list[tuple[str, dict[str, Any]]]:
 def test_a_folder_goes_where_it_is_told(api, tmp_path, monkeypatch, free):
     """With the card of the repository's whole name, unless someone edited the one on that branch."""
     asked = Mock(return_value=free)
-    monkeypatch.setattr(hub, "is_free", asked)
+    monkeypatch.setattr(hub, "has_free_card", asked)
     Path(tmp_path, "a.json").write_text("{}")
     told = {"commit_message": "word", "commit_description": "words", "delete_patterns": ["*.old"]}
     where: dict[str, Any] = {"repo_type": "dataset", "revision": "v2", "token": "t"}

@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
-from surprise_hf import Ensemble, SurpriseModel, model_card
+from surprise_hf import Ensemble, SurpriseModel, hub, model_card
 from surprise_hf.few_shot import fit_labels
 from tests.test_import import python
 
@@ -384,10 +384,16 @@ def test_whose_card_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(file))
     for text, ours in ((f"---\na: 1\n---\n{model_card.MARK}\n# X", True), ("# My own", False)):
         file.write_text(text, encoding="utf-8")
-        assert model_card.is_free("me/model") == ours
+        assert hub.has_free_card("me/model") == ours
+        folder = tmp_path / text[-1]
+        folder.mkdir()
+        hub.keep_card("me/model", folder)
+        assert [path.read_text(encoding="utf-8") for path in folder.iterdir()] == ([] if ours else [text])
     for error, free in ((absent, True), (LocalEntryNotFoundError("x"), False), (no_answer, False)):
         monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=error))
-        assert model_card.is_free("me/model") == free
+        assert hub.has_free_card("me/model") == free
+        hub.keep_card("me/model", tmp_path)
+        assert file.read_text(encoding="utf-8") == "# My own"
 
 
 @pytest.mark.parametrize(

@@ -471,7 +471,7 @@ def test_nothing_is_pushed_where_the_second_branch_would_be_refused(st_path, mon
     monkeypatch.setattr(hub, "create", lambda name, **_: pushed.append("made") or name)
     monkeypatch.setattr(hub, "upload", lambda *_, **asked: pushed.append(asked["revision"]) or "address")
     monkeypatch.setattr(remote, "upload", lambda *_, **asked: pushed.append(asked["revision"]))
-    monkeypatch.setattr("surprise_hf.model_card.is_free", lambda *_, **__: True)
+    monkeypatch.setattr("surprise_hf.hub.has_free_card", lambda *_, **__: True)
     model = SurpriseModel(str(st_path), device="cpu").set_labels(LABELS, refine="auto")
     with pytest.raises(ValueError, match="remote code can't fit labels with refine='auto'"):
         model.push_to_hub("me/model", remote_code=True)
