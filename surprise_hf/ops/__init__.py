@@ -97,13 +97,13 @@ def _check_pair(first: str, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tens
 
 
 def _check_device(name: str, x: Tensor, other: str, like: Tensor) -> None:
+    _check_tensor(name, x)
     if x.device != like.device:
         raise ValueError(f"{name} is on {x.device} but {other} on {like.device}")
 
 
 def _check_moments(mean: Tensor, std: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     for name, x in (("mean", mean), ("std", std)):
-        _check_tensor(name, x)
         _check_device(name, x, "queries", queries)
         if x.dim() != 1 or x.shape[0] != queries.shape[0]:
             raise ValueError(f"{name} must have shape ({queries.shape[0]},), one per query, got {tuple(x.shape)}")
@@ -256,7 +256,6 @@ def search_topk(
     for name, x, like, count in (("margin", margin, "queries", len(queries)), ("scale", scale, "keys", len(keys))):
         if x is None:
             continue
-        _check_tensor(name, x)
         _check_device(name, x, "keys", keys)
         if tuple(x.shape) != (count,):
             raise ValueError(f"{name} must have shape ({count},), one for each of the {like}, got {tuple(x.shape)}")
