@@ -2,6 +2,7 @@
 #
 #   make test PYTHON=python3.12             another interpreter (3.10 or later)
 #   make test TORCH="torch==2.10.0"         another torch; kept for later calls
+#   make test TESTERS=4                     that many test files at a time; each takes a core and up to 2 GiB
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,6 +10,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check
 TORCH ?= $(or $(shell cat $(VENV)/.torch 2>/dev/null),torch==2.13.0)
 NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+TESTERS ?= 2
 BUILD := $(PY) setup.py -q build_ext --inplace
 CPP_FILES = $(shell find csrc -name '*.cpp' -o -name '*.cu' -o -name '*.h' -o -name '*.cuh' -o -name '*.inc')
 
@@ -28,7 +30,7 @@ test: env ## Build everything, check style and types, run the tests
 	@if [ -n "$(NVCC)" ] && [ -z "$(SURPRISE_HF_SKIP_CUDA)" ]; then \
 	  export SURPRISE_HF_FORCE_CUDA=`$(PY) -c 'import torch; print(int(torch.version.cuda is None))'`; fi; $(BUILD)
 	@$(MAKE) --no-print-directory check
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n $(TESTERS) --dist loadfile
 
 check: env ## ruff, mypy, clang-format
 	$(VENV)/bin/ruff check --quiet .

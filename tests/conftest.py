@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # Before any Hugging Face library is imported: a test that reaches for the network fails instead of waiting.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Threads of several processes wait for each other's cores: twice the time. What must hold for any number of threads is
+# tested with several, here and there, and all of tests/ops/test_values.py with two (test_every_instruction_set).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 WORDS = """
 this matter is about a the of and to in on sport sports ball game team win goal match player coach politics

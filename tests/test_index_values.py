@@ -45,7 +45,7 @@ def test_duplicates_keep_their_ids() -> None:
         np.array([3, 5]),
         torch.tensor([3, 5]),
         pd.Series([3, 5]),
-        (i for i in (3, 5)),
+        pytest.param((i for i in (3, 5)), id="generator"),
         [np.int8(3), 5],
         {3: "", 5: ""}.keys(),
     ],

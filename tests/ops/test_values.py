@@ -487,10 +487,12 @@ def test_more_queries_than_fit_in_one_packed_block(m, d):
 
 @pytest.mark.parametrize("features", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(features):
-    """The CPU's part of this file again under each set of kernels this processor can run (the best one otherwise)."""
+    """The CPU's part of this file again, on two threads, under each set of kernels this processor can run (the best one
+    otherwise).
+    """
     if os.environ.get("SURPRISE_HF_CPU") is not None:
         return  # already inside such a run
-    env = {**os.environ, "SURPRISE_HF_CPU": features}
+    env = {**os.environ, "SURPRISE_HF_CPU": features, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not cuda", __file__]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:]
