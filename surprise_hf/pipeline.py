@@ -152,7 +152,9 @@ class SurpriseZeroShotPipeline(Pipeline):
             threshold: 1 - the chance of a false label, 0 to 1, measured on the ensemble: at 0.99 about 1 % of the
                 documents that do not belong to a label reach it. Without `multi_label`, a document gets no label
                 where one that belongs to none would get as far with its best (`surprise_hf.tails`,
-                `surprise_hf.kinship`). 0 lists everything, also where the pipeline has a threshold of its own.
+                `surprise_hf.kinship`); that takes the embeddings of 200 documents and the estimator "auto" or "tail",
+                else the best score is compared, with a warning. 0 lists everything, also where the pipeline has a
+                threshold of its own.
             top_k: list no more than this many labels. More than there are lists all, also where the pipeline has a
                 top_k of its own.
             ensemble: the documents that give a similarity its context: texts, embeddings (tensor or array), an

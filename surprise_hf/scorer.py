@@ -9,8 +9,8 @@ from torch import Tensor
 
 from . import inputs
 from .contexts import as_context
-from .ensemble import check_rows
-from .fitted import ENOUGH, SMALL_WEIGHT, FittedLabels, crossover_weight, plain_options
+from .ensemble import Ensemble, check_rows
+from .fitted import ENOUGH, SMALL_WEIGHT, FittedLabels, plain_options
 from .inputs import Label
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ class Scorer:
     def fit(self, embeddings: Tensor) -> FittedLabels:
         """The labels against the context, fitted once; without a context, against `embeddings` (n, d)."""
         if self._fitted is None:
-            self._warn_of_limits(len(embeddings) if self.context is None else len(self.context))
             if self.is_stored:
                 fitted = self.model.fit_against(self.labels, self.template, self.all_options)
             else:
@@ -173,26 +172,26 @@ class Scorer:
                 context = embeddings if self.context is None else self.context
                 context = context.to(embeddings.device) if isinstance(context, Tensor) else context
                 fitted = FittedLabels.fit(queries, context, **self.all_options)
+            self._warn_of_limits(embeddings if self.context is None else self.context, fitted)
             self._fitted = fitted.to(embeddings.device)
         return self._fitted
 
     def _stored_options(self) -> dict[str, Any]:
         return self.model.fit_options if self.is_stored or self.model.stores(self.labels) else {}
 
-    def _warn_of_limits(self, documents: int) -> None:
-        """Of an ensemble of so many documents: too few for the surprise score, or for what a threshold promises."""
-        options = self.all_options
-        given = options.get("weight")
-        weight = crossover_weight(documents, given, options.get("n_cross", 1000))
+    def _warn_of_limits(self, context: Tensor | Ensemble, fitted: FittedLabels) -> None:
+        """Where the ensemble gives too little for the surprise score, or for what a threshold promises."""
+        documents, weight = len(context), fitted.weight
         advice = (
             "pass ensemble=... or call pipe.fit_ensemble(documents) once with texts of this kind (--ensemble FILE on"
             " the command line)"
         )
         fixed = ", or fix surprise_weight (1 = surprise, 0 = similarity)"
-        few = self.threshold is not None and documents < ENOUGH  # for `FittedLabels.accept`, which takes no mixture
-        mixed = self.threshold is not None and weight < SMALL_WEIGHT and (self.multi_label or few)
+        # `FittedLabels.accept` takes no mixture where there are tails; without, the best of the listed scores
+        by_best = self.threshold is not None and not self.multi_label and fitted.tails is None and len(fitted) > 1
+        mixed = self.threshold is not None and weight < SMALL_WEIGHT and (self.multi_label or by_best)
         promise = "; threshold is compared with that mixture and keeps its promise at surprise_weight=1 alone"
-        if given is None and weight < SMALL_WEIGHT:
+        if self.all_options.get("weight") is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
             self._warn(
                 "mixture",
@@ -208,11 +207,17 @@ class Scorer:
         elif mixed:
             words = f"the surprise score has the weight w = {weight:.3f}, the plain similarity the rest{promise}"
             self._warn("promise", words)
-        elif few and not self.multi_label and options.get("estimator", "auto") == "auto":
+        elif by_best:
+            estimator = self.all_options.get("estimator", "auto")
+            kept = len(context.reservoir) if isinstance(context, Ensemble) else documents
+            why, instead = f"estimator={estimator!r} looks at each label alone", "leave estimator open, or take 'tail'"
+            if estimator == "auto":
+                of = "" if kept == documents else f" embeddings of its {documents:,}"
+                why, instead = f"the ensemble has {kept:,}{of} documents, and a threshold takes {ENOUGH}", advice
             self._warn(
                 "threshold",
-                f"the ensemble has {documents:,} documents, and a threshold takes {ENOUGH}: with fewer nothing tells"
-                f" how far a document that belongs to no label gets with its best, and many get one. Instead, {advice}",
+                f"{why}: nothing tells how far a document that belongs to no label gets with its best, and many get"
+                f" one. Instead, {instead}",
             )
 
     def _ranked(

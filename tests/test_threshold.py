@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from surprise_hf import inputs
+from surprise_hf import Ensemble, inputs
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.model import SurpriseModel
 from surprise_hf.pipeline import SurpriseZeroShotPipeline
@@ -78,7 +78,14 @@ def test_multi_label_threshold_is_the_law_of_a_label(pipe: SurpriseZeroShotPipel
         (216, {"surprise_weight": 1.0}, None),
         (216, {"surprise_weight": 1.0, "multi_label": True}, None),
         (100, {"surprise_weight": 1.0, "multi_label": True}, None),
-        (100, {"surprise_weight": 1.0, "estimator": "gaussian"}, None),
+        *(
+            (count, {"surprise_weight": 1.0, "estimator": name}, f"estimator='{name}' looks at each label alone")
+            for count in (100, 216)
+            for name in ("gaussian", "quantile", "empirical")
+        ),
+        (216, {"surprise_weight": 1.0, "estimator": "tail"}, None),
+        (216, {"surprise_weight": 1.0, "estimator": "gaussian", "multi_label": True}, None),
+        (216, {"surprise_weight": 0.5, "estimator": "gaussian"}, "w = 0.500.*keeps its promise at surprise_weight=1"),
     ],
 )
 def test_a_threshold_that_cannot_keep_its_promise_says_so(model, recwarn, documents, options, words):
@@ -87,6 +94,32 @@ def test_a_threshold_that_cannot_keep_its_promise_says_so(model, recwarn, docume
     found = [str(one.message) for one in recwarn]
     assert len(found) == (words is not None)
     assert words is None or re.search(words, found[0])
+
+
+@pytest.mark.parametrize(("reservoir", "silent"), [(0, False), (100, False), (4096, True)])
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_threshold_takes_embeddings_not_their_number(minilm_path, model, recwarn, reservoir, silent, stored):
+    """Mean and covariance of 216 documents tell no more of the best of several labels than 100 documents do."""
+    ensemble = Ensemble(model.dim, reservoir=reservoir).update(model.embed(DOCUMENTS)[0])
+    own = SurpriseModel(str(minilm_path), device="cpu")
+    own.set_ensemble(ensemble)
+    given = {"candidate_labels": list(SUBJECTS), "surprise_weight": 1.0}
+    if stored:
+        own.set_labels(list(SUBJECTS), weight=1)
+        given = {}
+    SurpriseZeroShotPipeline(own)(DOCUMENTS[:2], threshold=0.9, **given)
+    found = [str(one.message) for one in recwarn]
+    assert len(found) == (not silent)
+    words = f"has {reservoir} embeddings of its 216 documents, and a threshold takes 200"
+    assert silent or words in found[0]
+
+
+def test_one_label_has_no_best_of_several(model: SurpriseModel, recwarn: pytest.WarningsRecorder) -> None:
+    pipe = SurpriseZeroShotPipeline(model)
+    one = pipe(DOCUMENTS, ["sports"], threshold=0.9, surprise_weight=1.0, estimator="gaussian")
+    each = pipe(DOCUMENTS, ["sports"], threshold=0.9, surprise_weight=1.0, estimator="gaussian", multi_label=True)
+    assert one == each
+    assert not recwarn.list
 
 
 def test_an_estimator_that_is_asked_for_stays(pipe: SurpriseZeroShotPipeline) -> None:
