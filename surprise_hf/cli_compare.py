@@ -69,8 +69,8 @@ def compare(args: argparse.Namespace) -> None:
 
     with tables.reading(args.input, fmt, args.text_column, exact=True) as source:
         tables.check_column(source.rows, args.input, args.label_column)
-        texts, column = source.rows[args.text_column], source.rows[args.label_column]
-        feature = source.rows.features[args.label_column]
+        rows = tables.with_lists(source.rows, args.label_column, fmt)
+        texts, column, feature = rows[args.text_column], rows[args.label_column], rows.features[args.label_column]
         kept = [i for i, text in enumerate(texts) if not is_blank(text)]
         texts, column = [texts[i] for i in kept], [column[i] for i in kept]
     labels, targets = read_targets(column, labels_or_none(args), feature)

@@ -120,8 +120,7 @@ def _read(stack: ExitStack, args: argparse.Namespace, path: str, fmt: str | None
     source = stack.enter_context(tables.reading(path, fmt, args.text_column, exact=True))
     if labelled:
         tables.check_column(source.rows, path, args.label_column)
-        if fmt in tables.DELIMITERS:
-            source = replace(source, rows=tables.with_lists(source.rows, args.label_column))
+        source = replace(source, rows=tables.with_lists(source.rows, args.label_column, fmt))
     return source
 
 

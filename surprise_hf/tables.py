@@ -341,21 +341,28 @@ def check_column(rows: Dataset, name: str, column: str) -> None:
         raise ValueError(f"{name} has no column {column!r}; it has {', '.join(map(repr, rows.column_names))}")
 
 
-def with_lists(rows: Dataset, column: str) -> Dataset:
-    """The table with lists in that column, where every cell that is not blank is one as Python or JSON writes it."""
+def with_lists(rows: Dataset, column: str, fmt: str) -> Dataset:
+    """The table of a file with lists in that column, where a file of text has some, as Python or JSON writes them.
+
+    Any other cell is a list of its one name; but where one in brackets is no such list, all are names as they stand.
+    """
+    if fmt not in DELIMITERS:
+        return rows
     cells = [(cell or "").strip() for cell in rows[column]]  # of such a file all are strings
-    found = [_listed(cell) if cell else [] for cell in cells]
-    if None in found or not any(found):
+    found = [_listed(cell) if _is_bracketed(cell) else [cell] if cell else [] for cell in cells]
+    if None in found or not any(map(_is_bracketed, cells)):
         return rows
     from datasets import List, Value
 
     return rows.remove_columns(column).add_column(column, found, feature=List(Value("string")))
 
 
+def _is_bracketed(cell: str) -> bool:
+    return cell.startswith("[") and cell.endswith("]")
+
+
 def _listed(cell: str) -> list[str] | None:
     """A list of strings from its text; None from any other text."""
-    if not (cell.startswith("[") and cell.endswith("]")):
-        return None
     try:
         found = ast.literal_eval(cell)
     except (ValueError, SyntaxError):

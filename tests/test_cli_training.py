@@ -402,7 +402,9 @@ def test_numbers_with_names(st_path, tmp_path, capsys, epochs):
     [
         (["['money']", '["sport", "money"]', "[]", ""], ["money", "sport"]),
         (["['money' 'sport']", "['sport']"], ["['money' 'sport']", "['sport']"]),  # as numpy writes two
-        (["['money']", "sport"], ["['money']", "sport"]),
+        (["['money']", "sport", "", "[]"], ["money", "sport"]),
+        (["[]", "sport", "money"], ["money", "sport"]),
+        (["['money' 'sport']", "['sport']", "sport"], ["['money' 'sport']", "['sport']", "sport"]),
         (["[1, 2]", "[money]"], ["[1, 2]", "[money]"]),
         (["money", "sport"], ["money", "sport"]),
     ],
