@@ -36,7 +36,7 @@ HOW = {
     "cosine": "surprise_weight=0",
     "surprise": "surprise_weight=1",
     "refined": 'surprise_weight=1 and refine="auto"',
-    "examples": "pipe.fit_labels(texts, labels)",
+    "examples": "pipe.fit_labels(texts, labels, documents=documents, surprise_weight=1)",
     "SetFit": "SetFit",
 }
 DRAWS = 2000

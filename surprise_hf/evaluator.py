@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import transformers
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from evaluate.evaluator.base import Evaluator
 from tqdm.auto import trange
 
 from . import metrics
+from .inputs import is_missing
 from .pipeline import TASK, SurpriseZeroShotPipeline
 from .targets import class_label
 
@@ -72,8 +73,8 @@ class SurpriseZeroShotEvaluator(Evaluator):
             What the metric returns, and total_time_in_seconds, samples_per_second, latency_in_seconds.
 
         Raises:
-            ValueError: no rows, no such column, no labels, or one that `label_mapping` lacks; as the pipeline and the
-                metric.
+            ValueError: no rows, no such column, no labels, or one that `label_mapping` lacks; a row without a label,
+                where each has one; as the pipeline and the metric.
         """
         self.check_for_mismatch_in_device_setup(device, model_or_pipeline)
         rows = self.load_data(data=data, subset=subset, split=split)
@@ -81,6 +82,7 @@ class SurpriseZeroShotEvaluator(Evaluator):
             raise ValueError("data is empty: there is no document to evaluate on")
         inputs, texts = self.prepare_data(rows, input_column, label_column)
         pipe = self.prepare_pipeline(model_or_pipeline, device=device)
+        _check_labelled(rows, label_column)
         names = _names(rows, label_column)
         metric = self.prepare_metric(metric)
         is_ours = getattr(metric, "name", None) == "surprise_classification"  # several combined have none
@@ -171,6 +173,16 @@ class SurpriseZeroShotEvaluator(Evaluator):
         }
 
 
+def _check_labelled(rows: Dataset, column: str) -> None:
+    """Where a document has one label, each has one; lists of labels may be empty."""
+    for row, label in enumerate(rows[column]):
+        if is_missing(label) or (label == -1 and isinstance(rows.features[column], ClassLabel)):
+            raise ValueError(
+                f"row {row} has no label ({label!r} in the column {column!r}), so nothing tells whether the answer is"
+                f" right: leave such rows out, as data.filter does, or give lists of labels, of which one may be empty"
+            )
+
+
 def _names(rows: Dataset, column: str) -> list[str] | None:
     """Of a column of ClassLabel, or of lists of them."""
     found = class_label(rows.features[column])
@@ -178,10 +190,10 @@ def _names(rows: Dataset, column: str) -> list[str] | None:
 
 
 def _named(label: Any, names: list[str]) -> Any:
-    """Names for numbers; -1, or nothing, is no label."""
+    """Names for numbers; in a list, -1 or nothing is no label."""
     if isinstance(label, list):
         return [names[one] for one in label if one is not None and one >= 0]
-    return None if label is None or label < 0 else names[label]
+    return names[label]
 
 
 importlib.import_module("evaluate.evaluator").SUPPORTED_EVALUATOR_TASKS[TASK] = {

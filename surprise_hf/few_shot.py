@@ -272,8 +272,9 @@ def pseudo_label(
 
     Returns:
         a `datasets.Dataset` with the columns "text" and "label" (a ClassLabel over all labels), surest first within
-        a label: `SurpriseTrainer(model, train_dataset=...)` takes it as it is, descriptions of the labels too. Files
-        hold names alone: give `labels` again to a trainer on what was read from one.
+        a label: `SurpriseTrainer(model, train_dataset=...)` takes it as it is, descriptions of the labels too. Names
+        are strings, and files hold them alone: give `labels` again to a trainer, where they are numbers or where the
+        set was read from a file.
 
     Raises:
         ValueError: no document with text, fewer than two labels, or no labels at all.

@@ -155,3 +155,11 @@ def test_numbers_with_names(st_path, tmp_path, capsys):
     assert compare(tmp_path / "few.parquet", st_path, "--out", tmp_path / "out.json") == 0
     assert json.loads((tmp_path / "out.json").read_text())["labels"] == ["money", "sport"]
     assert capsys.readouterr().out
+
+
+def test_lists_in_a_file_of_text(st_path, tmp_path):
+    """As `train` reads them: a list was a label of its own."""
+    table = tmp_path / "few.csv"
+    table.write_text("text,label\nball game,\"['sport', 'fun']\"\nbank price,money\nteam win,sport\n", encoding="utf-8")
+    assert compare(table, st_path, "--out", tmp_path / "out.json") == 0
+    assert json.loads((tmp_path / "out.json").read_text())["labels"] == ["fun", "money", "sport"]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
-from surprise_hf import SurpriseModel, comparison, plots
-from surprise_hf.comparison import METHODS, compare, predictions, split
+from surprise_hf import SurpriseModel, SurpriseZeroShotPipeline, comparison, plots
+from surprise_hf.comparison import HOW, METHODS, compare, predictions, split
 from surprise_hf.few_shot import fit_labels
 from surprise_hf.scoring import surprise
 from surprise_hf.targets import as_matrix
@@ -201,6 +201,29 @@ def test_examples_move_labels_away_from_the_middle_of_what_is_tested(st_path, mo
     assert torch.equal(right, positive[given])
     torch.testing.assert_close(centre, torch.nn.functional.normalize(emb[tested]).mean(dim=0))
     assert sizes == (3, 6)
+
+
+def test_each_advice_is_the_call_that_was_measured(st_path, monkeypatch):
+    """That for examples left the documents and the weight out, and decided otherwise."""
+    monkeypatch.setitem(sys.modules, "setfit", None)
+    things = {"sport": ("match", "goal", "coach"), "politics": ("election", "vote", "law"), "money": ("bank", "stock")}
+    verbs = ("win", "taste", "trade", "sun and", "red", "the one", "old dog in a")
+    rows = [(f"{verb} the {thing}", label) for label, all_of in things.items() for thing in all_of for verb in verbs]
+    texts, truth, names = [text for text, _ in rows], [label for _, label in rows], list(things)
+    positive = as_matrix([[names.index(label)] for label in truth], 3)
+    model = SurpriseModel.from_pretrained(st_path, device="cpu")
+    for shots in (0, 2):
+        given, tested = (rows.tolist() for rows in split(positive, shots, 0))
+        documents = [texts[i] for i in tested]
+        for name, best, _ in predictions(model, texts, names, positive, shots=shots):
+            pipe = SurpriseZeroShotPipeline(SurpriseModel.from_pretrained(st_path, device="cpu"))
+            known = {"pipe": pipe, "documents": documents}
+            if name == "examples":
+                eval(HOW[name], known | {"texts": [texts[i] for i in given], "labels": [truth[i] for i in given]})
+                found = pipe(documents)
+            else:
+                found = pipe(documents, names, **eval(f"dict({HOW[name].replace(' and ', ', ')})"))
+            assert [one["labels"][0] for one in found] == [names[at] for at in best[:, 0].tolist()], name
 
 
 class FakeSetFit(types.ModuleType):

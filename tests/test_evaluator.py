@@ -253,9 +253,19 @@ def test_no_label_is_not_the_last_one(pipe, data):
         rows = Dataset.from_dict({"text": TEXTS, "label": truth}, features)
         found.append(task.compute(pipe, rows, **arguments)["accuracy"])
     assert found[0] == found[1] == found[2]
-    hidden = Dataset.from_dict({"text": TEXTS, "label": [*TRUTH[:-1], -1]}, data.features)
-    with pytest.raises(ValueError, match=r"references\[7\] must be one label"):
-        task.compute(pipe, hidden)
+    names = [NAMES[label] for label in TRUTH]
+    for feature, truth, value in (
+        (data.features["label"], [*TRUTH[:-1], -1], "-1"),
+        (data.features["label"], [*TRUTH[:-1], None], "None"),
+        (Value("string"), [*names[:-1], None], "None"),
+    ):
+        hidden = Dataset.from_dict(
+            {"text": TEXTS, "label": truth}, Features({"text": Value("string"), "label": feature})
+        )
+        for metric in (None, Hits()):
+            words = rf"row 7 has no label \({value} in the column 'label'\).*data.filter"
+            with pytest.raises(ValueError, match=words):
+                task.compute(pipe, hidden, metric=metric, candidate_labels=NAMES)
 
 
 def test_errors(pipe, data, bert_path):
