@@ -143,6 +143,13 @@ def _labels(args: argparse.Namespace, rows: Dataset, test: Dataset | None) -> tu
     return labels, targets
 
 
+def _described(args: argparse.Namespace, labels: list[Label], model: SurpriseModel) -> list[Label]:
+    """Labels that the table alone names have the descriptions that the model stores of them."""
+    from .inputs import described_as
+
+    return labels if args.labels or args.labels_file else described_as(labels, model.candidate_labels)
+
+
 def _train(
     args: argparse.Namespace,
     rows: Dataset,
@@ -182,7 +189,7 @@ def _train(
             pipe.model,
             options,
             rows,
-            labels=labels,
+            labels=_described(args, labels, pipe.model),
             hypothesis_template=args.template,
             ensemble=documents,
         )
@@ -255,9 +262,9 @@ def _fit(
     model = load_pipeline(args).model
     texts = rows[args.text_column]
     fit_labels(
-        model, texts, rows[args.label_column], candidate_labels=labels, hypothesis_template=args.template,
-        documents=texts if documents is None else documents, batch_size=args.batch_size,
-        refine=args.refine,
+        model, texts, rows[args.label_column], candidate_labels=_described(args, labels, model),
+        hypothesis_template=args.template, documents=texts if documents is None else documents,
+        batch_size=args.batch_size, refine=args.refine,
     )  # fmt: skip
     if test is not None:
         _try(args, model, test, targets)

@@ -195,7 +195,8 @@ def fit_labels(
         model: where to store them.
         texts: n examples, any kind of input that the pipeline takes; blank ones are left out.
         labels: of each example, as for `read_targets`.
-        candidate_labels: the label set; None takes the labels that occur. A label without example keeps its name.
+        candidate_labels: the label set; None takes the labels that occur, with the descriptions that the model stores
+            of them. A label without example keeps its name.
         hypothesis_template: what to embed for a name; None keeps the model's.
         documents: of the kind to be labelled, to become the ensemble. None keeps the one there is; without one the
             labels are refined on the documents of each call.
@@ -210,6 +211,8 @@ def fit_labels(
             Labels and ensemble then stay as they were.
     """
     names, targets = read_targets(labels, candidate_labels, feature_of(labels))
+    if candidate_labels is None:
+        names = inputs.described_as(names, model.candidate_labels)
     rows = [inputs.text_of(row, at) for at, row in enumerate(inputs.iterate(texts))]
     if len(rows) != len(targets):
         raise ValueError(f"there are {len(rows)} texts but {len(targets)} labels: give one label (or list) to each")

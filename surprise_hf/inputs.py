@@ -47,6 +47,12 @@ def name_and_text(label: Label) -> tuple[str, str]:
     return str(label), str(getattr(label, "text", label))
 
 
+def described_as(labels: Sequence[Label], known: Sequence[Label] | None) -> list[Label]:
+    """Labels that data names, plain ones with the text to embed that a label of that name has in `known`."""
+    texts = {str(label): label for label in known or () if isinstance(label, Described)}
+    return [label if isinstance(label, (int, Described)) else texts.get(label, label) for label in labels]
+
+
 def is_stream(documents: Any) -> bool:
     """True where results are handed out one by one as well, as in every transformers pipeline.
 

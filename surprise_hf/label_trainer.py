@@ -79,7 +79,7 @@ class LabelTrainer(SentenceTransformerTrainer):
             args = copy(args)
             for name in FOCAL:
                 setattr(args, name, getattr(loss, name))  # for the card
-        self.labels = None if labels is None else inputs.as_labels(labels)
+        self.labels, self._are_named_by_data = None if labels is None else inputs.as_labels(labels), labels is None
         if len({isinstance(label, str) for label in self.labels or ()}) > 1:
             raise ValueError(f"the labels mix names and numbers ({self.labels!r}): use one kind")
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)
@@ -115,6 +115,8 @@ class LabelTrainer(SentenceTransformerTrainer):
         if not isinstance(template, str):
             raise ValueError("training takes one hypothesis_template; average several when labelling")
         assert self.labels is not None
+        if self._are_named_by_data:
+            self.labels = inputs.described_as(self.labels, model.candidate_labels)
         self.template, read_as = template, model._default_prompt  # noqa: SLF001
         if args.prompts:
             model.prompts["surprise"] = str(args.prompts)

@@ -48,7 +48,8 @@ class SurpriseTrainer(LabelTrainer):
             as a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns. See `targets.read_targets`. Blank texts
             are left out.
         eval_dataset: the same, or a dict of several.
-        labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur).
+        labels: the label set; None takes that of the training set (its ClassLabel, or the labels that occur), with the
+            descriptions that the model stores of them.
         hypothesis_template: what to embed for a label; None takes the model's.
         ensemble: unlabelled documents of the kind to be labelled, which make the ensemble of the trained model; its
             labels are refined on them (`args.refine`), unless there are no more of them than of the training texts, and

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from transformers import TrainerControl, TrainerState
 
 from surprise_hf import SurpriseModel, SurpriseTrainer, cli, cli_training, resuming
+from surprise_hf.inputs import name_and_text
 from tests.cli_data import in_a_process, interrupt_after, interrupt_clean_up
 
 MORE = [f"{a} {b}" for a in ("red", "one", "cat", "dog") for b in ("vote", "gene")]
@@ -418,6 +419,19 @@ def test_lists_in_a_file_of_text(st_path, tmp_path, cells, labels, suffix):
         csv.writer(file, delimiter="," if suffix == "csv" else "\t").writerows(lines)
     assert train(table, st_path, tmp_path / "out", "--epochs", 0, "--test", table) == 0
     assert SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").candidate_labels == labels
+
+
+@pytest.mark.parametrize("epochs", [1, 0])
+@pytest.mark.parametrize(("options", "texts"), [((), ["money", "a ball game"]), (("--labels", "sport,money"), None)])
+def test_descriptions_that_a_model_stores_stay(st_path, tmp_path, epochs, options, texts):
+    """Unless the labels are given, as names."""
+    model = SurpriseModel.from_pretrained(st_path, device="cpu").set_labels({"sport": "a ball game", "rain": "snow"})
+    model.save_pretrained(tmp_path / "described")
+    table = write(tmp_path / "few.csv", ROWS)
+    assert train(table, tmp_path / "described", tmp_path / "out", "--epochs", epochs, *options) == 0
+    labels = SurpriseModel.from_pretrained(tmp_path / "out", device="cpu").candidate_labels
+    names = ["sport", "money"] if options else ["money", "sport"]
+    assert [name_and_text(label) for label in labels] == list(zip(names, texts or names, strict=True))
 
 
 @pytest.mark.parametrize("epochs", [1, 0])

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from transformers import pipeline
 
-from surprise_hf import SurpriseModel, pseudo_label, surprise
+from surprise_hf import SurpriseModel, inputs, pseudo_label, surprise
 from surprise_hf.few_shot import aim_labels, fit_labels, mix_labels, part_labels, surest
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.ops import unit_rows
@@ -345,6 +345,15 @@ def test_pseudo_labels_keep_their_descriptions(st_path):
         assert [(str(name), name.text) for name in names] == list(described.items())
     info = yaml.safe_load(yaml.dump(DatasetInfo(features=rows.features)._to_yaml_dict()))
     assert info["features"][1]["dtype"]["class_label"]["names"] == dict(zip("012", described, strict=True))
+
+
+def test_examples_of_described_labels_keep_their_descriptions(st_path):
+    for given, texts in ((None, ["money", "a ball game"]), (["money", "sport"], ["money", "sport"])):
+        model = load(st_path).set_labels({"sport": "a ball game", "weather": "rain or snow"})
+        fit_labels(model, ["bank one", "ball red"], ["money", "sport"], candidate_labels=given)
+        assert [inputs.name_and_text(label) for label in model.candidate_labels] == [
+            ("money", texts[0]), ("sport", texts[1]),
+        ]  # fmt: skip
 
 
 def test_pseudo_label_errors(st_path):

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers.trainer_utils import HPSearchBackend
 
-from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainingArguments
+from surprise_hf import Ensemble, SurpriseModel, SurpriseTrainingArguments, inputs
 from surprise_hf.trainer import SurpriseTrainer
 from tests.trainer_data import LABELS, TARGETS, TEXTS, assert_same, load, make, rows, weights
 
@@ -89,6 +89,17 @@ def test_descriptions_of_labels_are_trained_on(st_path, tmp_path):
     again = SurpriseTrainer(load(st_path), trainer.args, trainer.self_training_rows())
     texts = [f"this matter is {text}" for text in described.values()]
     assert trainer.loss.texts == again.loss.texts == texts
+
+
+def test_labels_that_the_rows_name_have_the_descriptions_of_the_model(st_path, tmp_path):
+    """Names in the rows took them away; a label set that is given counts as it is given."""
+    described = {"weather": "rain or snow", "money": "a bank", "other": "a cat"}  # in another order
+    load(st_path).set_labels(described).save_pretrained(tmp_path / "described")
+    for given, texts in ((None, ["a bank", "sport", "rain or snow"]), (LABELS, LABELS)):
+        trainer = make(tmp_path / "described", tmp_path, trainer={"labels": given})
+        assert trainer.loss.texts == [f"this matter is {text}" for text in texts]
+        trainer.train()
+        assert [inputs.name_and_text(label)[1] for label in trainer.model.candidate_labels] == texts
 
 
 # --- where it stops --------------------------------------------------------------------------------------------------
