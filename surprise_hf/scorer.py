@@ -210,7 +210,7 @@ class Scorer:
         elif by_best:
             estimator = self.all_options.get("estimator", "auto")
             kept = len(context.reservoir) if isinstance(context, Ensemble) else documents
-            why, instead = f"estimator={estimator!r} looks at each label alone", "leave estimator open, or take 'tail'"
+            why, instead = f"estimator={estimator!r} looks at each label alone", "take estimator='auto' or 'tail'"
             if estimator == "auto":
                 of = "" if kept == documents else f" embeddings of its {documents:,}"
                 why, instead = f"the ensemble has {kept:,}{of} documents, and a threshold takes {ENOUGH}", advice
