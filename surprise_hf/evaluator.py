@@ -81,8 +81,8 @@ class SurpriseZeroShotEvaluator(Evaluator):
         if not len(rows):
             raise ValueError("data is empty: there is no document to evaluate on")
         inputs, texts = self.prepare_data(rows, input_column, label_column)
+        _check_labelled(inputs["references"], rows.features[label_column], label_column)
         pipe = self.prepare_pipeline(model_or_pipeline, device=device)
-        _check_labelled(rows, label_column)
         names = _names(rows, label_column)
         metric = self.prepare_metric(metric)
         is_ours = getattr(metric, "name", None) == "surprise_classification"  # several combined have none
@@ -173,13 +173,14 @@ class SurpriseZeroShotEvaluator(Evaluator):
         }
 
 
-def _check_labelled(rows: Dataset, column: str) -> None:
+def _check_labelled(labels: Sequence[Any], feature: Any, column: str) -> None:
     """Where a document has one label, each has one; lists of labels may be empty."""
-    for row, label in enumerate(rows[column]):
-        if is_missing(label) or (label == -1 and isinstance(rows.features[column], ClassLabel)):
+    is_numbered = isinstance(feature, ClassLabel)
+    for row, label in enumerate(labels):
+        if is_missing(label) or (is_numbered and label == -1):
             raise ValueError(
                 f"row {row} has no label ({label!r} in the column {column!r}), so nothing tells whether the answer is"
-                f" right: leave such rows out, as data.filter does, or give lists of labels, of which one may be empty"
+                " right: leave such rows out, as data.filter does, or give lists of labels, of which one may be empty"
             )
 
 

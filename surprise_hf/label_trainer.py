@@ -79,7 +79,8 @@ class LabelTrainer(SentenceTransformerTrainer):
             args = copy(args)
             for name in FOCAL:
                 setattr(args, name, getattr(loss, name))  # for the card
-        self.labels, self._are_named_by_data = None if labels is None else inputs.as_labels(labels), labels is None
+        self.labels = None if labels is None else inputs.as_labels(labels)
+        self._are_named_by_data = labels is None
         if len({isinstance(label, str) for label in self.labels or ()}) > 1:
             raise ValueError(f"the labels mix names and numbers ({self.labels!r}): use one kind")
         self.template, self.ensemble = hypothesis_template, None if ensemble is None else read_documents(ensemble)

@@ -188,8 +188,8 @@ class Scorer:
         )
         fixed = ", or fix surprise_weight (1 = surprise, 0 = similarity)"
         # `FittedLabels.accept` takes no mixture where there are tails; without, the best of the listed scores
-        by_best = self.threshold is not None and not self.multi_label and fitted.tails is None and len(fitted) > 1
-        mixed = self.threshold is not None and weight < SMALL_WEIGHT and (self.multi_label or by_best)
+        lawless = self.threshold is not None and not self.multi_label and fitted.tails is None and len(fitted) > 1
+        mixed = self.threshold is not None and weight < SMALL_WEIGHT and (self.multi_label or lawless)
         promise = "; threshold is compared with that mixture and keeps its promise at surprise_weight=1 alone"
         if self.all_options.get("weight") is None and weight < SMALL_WEIGHT:
             whose = "is this call's own documents" if self.context is None else "is small"
@@ -207,7 +207,7 @@ class Scorer:
         elif mixed:
             words = f"the surprise score has the weight w = {weight:.3f}, the plain similarity the rest{promise}"
             self._warn("promise", words)
-        elif by_best:
+        elif lawless:
             estimator = self.all_options.get("estimator", "auto")
             kept = len(context.reservoir) if isinstance(context, Ensemble) else documents
             why, instead = f"estimator={estimator!r} looks at each label alone", "take estimator='auto' or 'tail'"
