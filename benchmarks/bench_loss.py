@@ -4,9 +4,10 @@
 
 One process, all sides interleaved round by round, median and the middle half of the rounds in microseconds a call. With
 `--calls 1` a timed call follows a single untimed one of its own, and that one of every other side, whose data fill the
-caches; with 20 the calls of a side follow each other. `plain` is the formula in plain torch under autograd (its mean
-over all pairs, nothing clamped that need not be), `definition` is `impl="reference"`, `plain mean` the op without
-balancing; `products` are the three bare matrix products alone.
+caches; with 20 the calls of a side follow each other. `formula` gives both results of the op in plain torch under
+autograd, nothing clamped that need not be; `plain` the loss alone, its mean over all pairs as in the paper;
+`definition` is `impl="reference"`, exact at p = 0 and 1; `plain mean` the op without balancing; `products` are the
+three bare matrix products alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ def plain(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> 
     return (-i * (1 - p) * p.log() - (1 - i) * p * torch.log1p(-p)).mean()
 
 
+def formula(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with what the op gives by default: right and wrong labels half of a row each, and the cross-entropy."""
+    cos = torch.nn.functional.normalize(keys, dim=1) @ torch.nn.functional.normalize(queries, dim=1).T
+    p = (torch.nn.functional.softplus(20 * cos) / 20).clamp(max=1 - 1e-6)
+    i = torch.where(positive, 1.0, 0.05)
+    right, wrong = -i * p.log(), -(1 - i) * torch.log1p(-p)
+    count = positive.sum(dim=1, keepdim=True)
+    share = torch.where(positive, 0.5 / count, 0.5 / (positive.shape[1] - count)) / len(positive)
+    return (((1 - p) * right + p * wrong) * share).sum(), ((right + wrong).detach() * share).sum()
+
+
 def sides_of(rows: int, m: int, d: int, calls: int) -> dict[str, Callable[[], object]]:
     draw = torch.Generator().manual_seed(0)
     keys, queries = (torch.randn(n, d, generator=draw).requires_grad_() for n in (rows, m))
@@ -54,6 +66,7 @@ def sides_of(rows: int, m: int, d: int, calls: int) -> dict[str, Callable[[], ob
         return run
 
     sides: dict[str, Callable[[], object]] = {
+        "formula": step(lambda: formula(keys, queries, positive)[0]),
         "plain": step(lambda: plain(keys, queries, positive)),
         "definition": step(lambda: weighted_focal_loss(keys, queries, positive, impl="reference")[0]),
         "op": step(lambda: weighted_focal_loss(keys, queries, positive)[0]),
@@ -96,7 +109,7 @@ def main() -> None:
             text = ", ".join(
                 f"{side} {median:.0f} ({low:.0f}-{high:.0f})" for side, (median, low, high) in micros.items()
             )
-            by_op = {side: micros[side][0] / micros["op"][0] for side in ("plain", "definition")}
+            by_op = {side: micros[side][0] / micros["op"][0] for side in ("formula", "plain", "definition")}
             print(f"{shape}: {text} us; " + ", ".join(f"{side}/op {ratio:.2f}" for side, ratio in by_op.items()))
 
 

@@ -94,10 +94,14 @@ def check_context(
         raise ValueError("the ensemble holds no documents, so nothing can be a surprise; give at least one")
 
 
-def check_ensemble(queries: Tensor, ensemble: Tensor | Ensemble, similarity: str = "cosine") -> None:
-    """Refuse an ensemble that cannot serve these queries; errors as `check_context`, and of rows that are none."""
+def check_ensemble(queries: Any, ensemble: Any, similarity: str = "cosine") -> tuple[Tensor, Tensor | Ensemble]:
+    """Queries, and an ensemble that can serve them, with tensors for arrays; errors as `check_context`, and of rows
+    that are none.
+    """
+    queries, ensemble = inputs.embeddings(queries), inputs.embeddings(ensemble)
     check_rows("queries", queries)
     check_context(ensemble, queries.shape[1], dim_of="queries have", similarity=similarity)
+    return queries, ensemble
 
 
 def _embedded(documents: Any, model: SurpriseModel | None, batch_size: int) -> Tensor:

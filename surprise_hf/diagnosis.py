@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,7 +88,11 @@ class Diagnosis:
 
 @torch.no_grad()
 def diagnose(
-    ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None, *, n_cross: float = 1000
+    ensemble: Tensor | np.ndarray | Ensemble,
+    queries: Tensor | np.ndarray,
+    labels: Sequence[object] | None = None,
+    *,
+    n_cross: float = 1000,
 ) -> Diagnosis:
     """Shape and calibration of the cosine of each label over an ensemble.
 
@@ -102,7 +107,7 @@ def diagnose(
 
     References: paper section 2.1; design section 1.
     """
-    check_ensemble(queries, ensemble, "cosine")
+    queries, ensemble = check_ensemble(queries, ensemble, "cosine")
     rows = documents_of(ensemble, queries, "a diagnosis")
     given = range(len(queries)) if labels is None else labels
     names = [own(label) if isinstance(label, str) else str(label) for label in given]

@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import ensemble_files, ops
-from .inputs import flag, positive_int
+from .inputs import embeddings, flag, positive_int
 from .ops import compute_dtype, floored, unit_rows
 from .reservoir import check_seed, smallest_priorities
 from .same_encoder import same_name, same_probe
@@ -42,10 +43,7 @@ PRECISIONS = ("fast", "exact")
 
 def _check_shape(name: str, rows: Tensor, dim: int | None) -> None:
     """Refuse what is not a floating (rows, dim) tensor; raises as check_rows does."""
-    if not isinstance(rows, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(rows).__name__}")
-    if not rows.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {rows.dtype}")
+    ops.check_floating(name, rows)
     if rows.dim() != 2 or (dim is not None and rows.shape[1] != dim):
         raise ValueError(f"{name} must have shape (rows, {dim or 'dim'}), got {tuple(rows.shape)}")
 
@@ -110,8 +108,9 @@ class Ensemble:
         self.probe: Tensor | None = None
 
     @classmethod
-    def from_embeddings(cls, emb: Tensor, *, precision: str = "fast", **kwargs: Any) -> Ensemble:
+    def from_embeddings(cls, emb: Tensor | np.ndarray, *, precision: str = "fast", **kwargs: Any) -> Ensemble:
         """An ensemble of these rows (n, d), on their device; `kwargs` as for `Ensemble`."""
+        emb = embeddings(emb)
         check_rows("emb", emb)
         return cls(emb.shape[1], **{"device": emb.device, **kwargs}).update(emb, precision=precision)
 
@@ -155,19 +154,20 @@ class Ensemble:
 
     # --- growing -------------------------------------------------------------------------------------------------
 
-    def update(self, emb: Tensor, precision: str = "fast") -> Ensemble:
+    def update(self, emb: Tensor | np.ndarray, precision: str = "fast") -> Ensemble:
         """Add documents.
 
         Args:
-            emb: (b, d) floating, any device; b = 0 changes nothing.
+            emb: (b, d) floating, a tensor on any device or an array; b = 0 changes nothing.
             precision: "fast" multiplies float32 tiles (standard deviations to 1e-6 relative), "exact" in float64
                 (1e-12).
 
         Raises:
-            TypeError: `emb` is not a floating tensor.
+            TypeError: `emb` is not a floating tensor or array.
             ValueError: another shape, unknown precision, a row with NaN or infinity, or, with normalize=False, rows
                 whose squares are beyond the precision's range. Nothing is added then.
         """
+        emb = embeddings(emb)
         _check_shape("emb", emb, self.dim)
         if precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
@@ -300,7 +300,7 @@ class Ensemble:
 
     # --- using ---------------------------------------------------------------------------------------------------
 
-    def moments(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, queries: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
         """Mean and population standard deviation of each query's similarity to the documents (design facts 1 and 4).
 
         Args:
@@ -313,6 +313,7 @@ class Ensemble:
         Raises:
             TypeError, ValueError: as `update`.
         """
+        queries = embeddings(queries)
         check_rows("queries", queries, self.dim)
         mean, var = ops.ensemble_moments(
             self.mean, self.covariance, queries.detach().to(self.device), normalize=self.normalize
@@ -320,7 +321,9 @@ class Ensemble:
         std = floored(mean, var, max(self._eps, torch.finfo(compute_dtype(queries.dtype)).eps))
         return mean.to(queries.device), std.to(queries.device)
 
-    def diagnose(self, queries: Tensor, labels: Sequence[object] | None = None, **options: Any) -> Diagnosis:
+    def diagnose(
+        self, queries: Tensor | np.ndarray, labels: Sequence[object] | None = None, **options: Any
+    ) -> Diagnosis:
         """How well this ensemble serves some labels; arguments and errors as for `surprise_hf.diagnosis.diagnose`."""
         from .diagnosis import diagnose
 

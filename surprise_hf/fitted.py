@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,7 @@ class FittedLabels:
         from all its documents and everything else (ranks, quantiles, psi^, distances) from its reservoir.
         """
         check_options(estimator, similarity, anchor, refine)
-        check_ensemble(queries, ensemble, similarity)
+        queries, ensemble = check_ensemble(queries, ensemble, similarity)
         w = crossover_weight(len(ensemble), weight, n_cross)
         with torch.no_grad():
             labels = freeze(queries, ensemble, w, estimator, similarity, anchor, refine, impl)
@@ -129,7 +130,7 @@ class FittedLabels:
         change, `fit` of all labels decides better (docs/guide.md). Errors as for `fit`.
         """
         check_options(self.estimator, self.similarity, self.anchor, refine)
-        check_ensemble(queries, ensemble, self.similarity)
+        queries, ensemble = check_ensemble(queries, ensemble, self.similarity)
         moved = queries
         if refine:
             documents_of(ensemble, queries, "refine")
@@ -176,15 +177,15 @@ class FittedLabels:
         """The similarity itself, (n, m), in the compute dtype; distances are negated."""
         return est.similarity(keys, self.queries, self.similarity, impl)
 
-    def z(self, keys: Tensor, impl: str = "auto") -> Tensor:
+    def z(self, keys: Tensor | np.ndarray, impl: str = "auto") -> Tensor:
         """(psi - mean) / std, (n, m), in the compute dtype; where std = 0: -inf, 0 or +inf, never NaN."""
-        self._check_keys(keys)
+        keys = self._check_keys(keys)
         if est.is_product(self.similarity):
             return self._op(keys, "z", impl)
         psi = self.psi(keys, impl)
         return standardize(psi, self.mean, self.std).to(psi.dtype)
 
-    def score(self, keys: Tensor, impl: str = "auto") -> Tensor:
+    def score(self, keys: Tensor | np.ndarray, impl: str = "auto") -> Tensor:
         """S_w of every document for every label.
 
         Args:
@@ -197,7 +198,7 @@ class FittedLabels:
         Raises:
             TypeError, ValueError: `keys` is no finite floating (n, d) tensor.
         """
-        self._check_keys(keys)
+        keys = self._check_keys(keys)
         if self._is_one_op:
             return self._op(keys, "score", impl)
         out = keys.new_empty((len(keys), len(self)), dtype=est.score_dtype(keys, self.queries))
@@ -205,7 +206,7 @@ class FittedLabels:
             out[part] = self._blend(self.psi(keys[part], impl))[0].to(out.dtype)
         return out
 
-    def rank(self, keys: Tensor, k: int | None = None, impl: str = "auto") -> tuple[Tensor, Tensor]:
+    def rank(self, keys: Tensor | np.ndarray, k: int | None = None, impl: str = "auto") -> tuple[Tensor, Tensor]:
         """The k best labels of each document, best first, by the decision rule; never an (n, m) matrix.
 
         w = 1 orders by z, w = 0 by psi, between by the complement (1 - w)(1 - psi^) + w (1 - S), which keeps the
@@ -223,7 +224,7 @@ class FittedLabels:
         Raises:
             ValueError: k does not fit, or no labels.
         """
-        self._check_keys(keys)
+        keys = self._check_keys(keys)
         k = len(self) if k is None else k
         if not 1 <= k <= len(self):
             raise ValueError(f"k must be between 1 and the {len(self)} labels, got {k}")
@@ -246,7 +247,7 @@ class FittedLabels:
                 scores[place], indices[place] = blend.gather(1, order).to(scores.dtype), order
         return scores, indices
 
-    def accept(self, keys: Tensor, impl: str = "auto") -> Tensor:
+    def accept(self, keys: Tensor | np.ndarray, impl: str = "auto") -> Tensor:
         """How sure it is that a document belongs to any of the labels: 1 - how often one of none gets as far.
 
         (n,) float64 in [0, 1]. By `Tails.accept` where there are tails, which knows that the best of m scores is large
@@ -254,10 +255,10 @@ class FittedLabels:
         """
         if self.tails is None:
             return self.rank(keys, 1, impl)[0][:, 0].to(torch.float64)
-        self._check_keys(keys)
+        keys = self._check_keys(keys)
         return self.tails.accept(keys)
 
-    def decide(self, keys: Tensor, impl: str = "auto") -> Tensor:
+    def decide(self, keys: Tensor | np.ndarray, impl: str = "auto") -> Tensor:
         """The label of each document, (n,) int64, by the rule of `rank`."""
         return self.rank(keys, 1, impl)[1][:, 0]
 
@@ -295,8 +296,10 @@ class FittedLabels:
             keys, self.queries, self.mean, self.std, output=output, normalize=normalize, impl=impl
         )
 
-    def _check_keys(self, keys: Tensor) -> None:
+    def _check_keys(self, keys: Tensor | np.ndarray) -> Tensor:
+        keys = inputs.embeddings(keys)
         check_rows("keys", keys, self.queries.shape[1])
+        return keys
 
     # --- elsewhere -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a caller may pass as documents, labels and template, brought to one form. Imports torch alone.
+"""What a caller may pass as documents, labels and template, brought to one form. Imports torch and NumPy alone.
 
 Everything ambiguous is refused with a message that names the row or the label; nothing is dropped or reordered.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -68,8 +69,17 @@ def is_array(x: Any) -> bool:
 
 
 def as_tensor(x: Any) -> Tensor:
-    """What `is_array` as a tensor of the same memory; a copy of an array that is read-only, of which torch warns."""
-    return torch.as_tensor(x if getattr(getattr(x, "flags", None), "writeable", True) else x.copy())
+    """What `is_array` as a tensor of the same memory; of a copy where an array is read-only, of which torch warns, or
+    reversed or of the other byte order, which torch refuses.
+    """
+    if isinstance(x, np.ndarray) and not (x.flags.writeable and min(x.strides, default=0) >= 0 and x.dtype.isnative):
+        x = x.astype(x.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(x)
+
+
+def embeddings(x: Any) -> Tensor:
+    """What `is_array` as a tensor; anything else as it is, for the check that follows to name."""
+    return as_tensor(x) if is_array(x) else x
 
 
 def iterate(documents: Any) -> Iterator[Any]:

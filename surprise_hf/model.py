@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
@@ -354,7 +355,12 @@ class SurpriseModel(ModelFiles):
         self.forget_results()
 
     def set_labels(
-        self, labels: Any, hypothesis_template: Any = None, *, vectors: Tensor | None = None, **options: Any
+        self,
+        labels: Any,
+        hypothesis_template: Any = None,
+        *,
+        vectors: Tensor | np.ndarray | None = None,
+        **options: Any,
     ) -> SurpriseModel:
         """Store labels, and fit them if there is an ensemble.
 
@@ -377,6 +383,7 @@ class SurpriseModel(ModelFiles):
         before, self._given = self._given, None
         try:
             if found is not None and vectors is not None:
+                vectors = inputs.embeddings(vectors)
                 check_rows("vectors", vectors, self.dim)
                 if len(vectors) != len(found):
                     raise ValueError(f"there are {len(vectors)} vectors but {len(found)} labels")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from .contexts import check_ensemble
 from .diagnosis import diagnose
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
+from .inputs import embeddings as as_embeddings
 from .inputs import plain, positive_int, short
 from .ops import unit_rows
 from .refinement import documents_of
@@ -55,7 +57,11 @@ STYLE: Any = {
 
 
 def histogram(
-    ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None, *, bins: int = 48
+    ensemble: Tensor | np.ndarray | Ensemble,
+    queries: Tensor | np.ndarray,
+    labels: Sequence[object] | None = None,
+    *,
+    bins: int = 48,
 ) -> Figure:
     """One histogram for each label: its similarities over the ensemble, with the gaussian that the score stands on.
 
@@ -69,7 +75,7 @@ def histogram(
         ImportError: no matplotlib.
         TypeError, ValueError: as `surprise_hf.diagnosis.diagnose`.
     """
-    check_ensemble(queries, ensemble, "cosine")
+    queries, ensemble = check_ensemble(queries, ensemble, "cosine")
     if not 1 <= len(queries) <= 40:
         raise ValueError(f"a figure shows 1 to 40 labels, got {len(queries)}; choose some")
     found = diagnose(ensemble, queries, labels)
@@ -113,7 +119,9 @@ def histogram(
     return figure
 
 
-def calibration(ensemble: Tensor | Ensemble, queries: Tensor, labels: Sequence[object] | None = None) -> Figure:
+def calibration(
+    ensemble: Tensor | np.ndarray | Ensemble, queries: Tensor | np.ndarray, labels: Sequence[object] | None = None
+) -> Figure:
     """Held-out documents beyond a score, against what the score promises, on logarithmic scales.
 
     A score on the diagonal keeps its promise. The documents that belong to a label are among them, so that the curve
@@ -208,8 +216,8 @@ def heat_map(scores: Tensor, labels: Sequence[object], documents: Sequence[objec
 
 
 def ensemble_size(
-    ensemble: Tensor | Ensemble,
-    queries: Tensor,
+    ensemble: Tensor | np.ndarray | Ensemble,
+    queries: Tensor | np.ndarray,
     *,
     n_cross: float = 1000,
     sizes: Sequence[int] | None = None,
@@ -232,7 +240,7 @@ def ensemble_size(
         ValueError: fewer than 20 documents, a size beyond them, no repeats, or no label whose similarity differs from
             document to document.
     """
-    check_ensemble(queries, ensemble, "cosine")
+    queries, ensemble = check_ensemble(queries, ensemble, "cosine")
     repeats = positive_int("repeats", repeats)
     rows, queries = documents_of(ensemble, queries, "a curve of sizes").detach(), queries.detach()
     if len(rows) < 20:
@@ -312,7 +320,12 @@ def _umap() -> Any:
 
 
 def cluster_map(
-    embeddings: Tensor, clusters: Sequence[int], names: Sequence[object], *, layout: str = "pca", seed: int = 0
+    embeddings: Tensor | np.ndarray,
+    clusters: Sequence[int],
+    names: Sequence[object],
+    *,
+    layout: str = "pca",
+    seed: int = 0,
 ) -> Figure:
     """Documents as points in the plane, coloured by cluster, the name of each cluster at the median of its points.
 
@@ -329,6 +342,7 @@ def cluster_map(
         TypeError, ValueError: embeddings of another kind or shape, sizes that do not fit, no documents, an unknown
             layout.
     """
+    embeddings = as_embeddings(embeddings)
     check_rows("embeddings", embeddings)
     rows, where = unit_rows(embeddings.detach().cpu()), torch.as_tensor(clusters).cpu().to(torch.int64)
     if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):

@@ -82,7 +82,7 @@ def refine_labels(
     """
     if rounds == "auto":
         return judge(queries, ensemble, held=held, impl=impl).queries
-    _check(queries, ensemble, rounds)
+    queries, ensemble = _check(queries, ensemble, rounds)
     start = unit_rows(queries)
     if not rounds:
         return start
@@ -102,7 +102,8 @@ def judge(
 
     References: docs/accuracy.md, where the limits were chosen on some sets and tried on others.
     """
-    _check(queries, ensemble, "auto" if rounds == 0 else rounds)  # the documents are looked at all the same
+    # the documents are looked at all the same where there are no rounds
+    queries, ensemble = _check(queries, ensemble, "auto" if rounds == 0 else rounds)
     start = unit_rows(queries)
     asked, context = _looked_at(ensemble, start)
     whole = _Rounds(start, asked, context, held, impl)
@@ -146,11 +147,12 @@ def check_rounds(name: str, rounds: Any) -> None:
         raise ValueError(f"{name} must be 'auto' or a number of rounds, 0 or more, got {rounds!r}")
 
 
-def _check(queries: Tensor, ensemble: Tensor | Ensemble, rounds: int | str) -> None:
-    check_ensemble(queries, ensemble)
+def _check(queries: Any, ensemble: Any, rounds: int | str) -> tuple[Tensor, Tensor | Ensemble]:
+    queries, ensemble = check_ensemble(queries, ensemble)
     check_rounds("rounds", rounds)
     if rounds:
         documents_of(ensemble, queries, "refinement")
+    return queries, ensemble
 
 
 class _Rounds:

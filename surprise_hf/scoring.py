@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import estimators as est
-from . import ops
+from . import inputs, ops
 from .contexts import check_ensemble
 from .ensemble import Ensemble, check_rows
 from .fitted import FittedLabels, check_options, crossover_weight, freeze
@@ -18,9 +19,9 @@ __all__ = ["FittedLabels", "crossover_weight", "refine_labels", "surprise"]
 
 
 def surprise(
-    keys: Tensor,
-    queries: Tensor,
-    ensemble: Tensor | Ensemble | None = None,
+    keys: Tensor | np.ndarray,
+    queries: Tensor | np.ndarray,
+    ensemble: Tensor | np.ndarray | Ensemble | None = None,
     *,
     weight: float | None = None,
     n_cross: float = 1000,
@@ -31,6 +32,8 @@ def surprise(
     impl: str = "auto",
 ) -> Tensor:
     """Surprise of every key for every query, S_w = (1 - w) psi^ + w S.
+
+    Tensors, or arrays as `SentenceTransformer.encode` gives them.
 
     Args:
         keys: (n, d) floating: the documents.
@@ -52,19 +55,20 @@ def surprise(
         one `ops.cosine_surprise`, with its gradient; everything else carries none.
 
     Raises:
-        TypeError: an argument is not a floating tensor.
+        TypeError: an argument is not a floating tensor or array.
         ValueError: shapes or options do not fit, a row is not finite, the ensemble is empty, or an `Ensemble` without
             reservoir is asked for what moments cannot give.
 
     References: paper sections 2 and 2.1, equations of S and S_w; design section 1.
     """
+    own = ensemble is None or ensemble is keys
+    keys, queries = inputs.embeddings(keys), inputs.embeddings(queries)
     check_rows("keys", keys)
     check_rows("queries", queries)
     if keys.shape[1] != queries.shape[1]:
         raise ValueError(f"keys have {keys.shape[1]} dimensions but queries have {queries.shape[1]}")
     check_options(estimator, similarity, anchor, refine)
-    own = ensemble is None or ensemble is keys
-    context = keys if ensemble is None else ensemble
+    context = keys if own else inputs.embeddings(ensemble)
     w = crossover_weight(len(context), weight, n_cross)
     if own and len(keys) == 0:
         return keys.new_empty((0, len(queries)), dtype=est.score_dtype(keys, queries))

@@ -300,3 +300,9 @@ def test_a_tensor_shares_the_memory_of_an_array_that_may_be_written_to():
     array.flags.writeable = False
     inputs.as_tensor(array).zero_()
     assert np.array_equal(array, np.eye(2))
+
+
+@pytest.mark.parametrize("view", [lambda x: x[::-1], lambda x: x[:, ::-1], lambda x: x.astype(">f4"), lambda x: x.T])
+def test_arrays_that_torch_refuses_are_copied(view):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert inputs.as_tensor(view(array)).tolist() == view(array).tolist()

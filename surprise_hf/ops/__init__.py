@@ -67,19 +67,32 @@ __all__ = [
 _loader.load()
 
 IMPLEMENTATIONS = ("auto", "reference")
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _check_tensor(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be dense, got {x.layout}: give its to_dense()")
+
+
+def check_floating(name: str, x: object) -> None:
+    """Refuse what is not a dense tensor of 16 bit floats or wider, naming the argument.
+
+    Raises:
+        TypeError: it is not.
+    """
+    _check_tensor(name, x)
+    assert isinstance(x, Tensor)
+    if x.dtype not in FLOATING:
+        raise TypeError(f"{name} must have a floating dtype of 16, 32 or 64 bits, got {x.dtype}")
 
 
 def _check_rows(name: str, x: Tensor) -> None:
-    _check_tensor(name, x)
+    check_floating(name, x)
     if x.dim() != 2:
         raise ValueError(f"{name} must have shape (rows, dim), got {tuple(x.shape)}")
-    if not x.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
 
 
 def _check_pair(first: str, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

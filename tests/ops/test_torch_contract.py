@@ -275,6 +275,7 @@ BAD = {
     "keys must be a torch.Tensor": ([[1.0]], QUERIES),
     "keys must have a floating dtype": (torch.zeros(3, 9, dtype=torch.int64), QUERIES),
     "queries must have a floating dtype": (KEYS, torch.zeros(3, 9, dtype=torch.bool)),
+    "keys must have a floating dtype of 16": (KEYS.to(torch.float8_e4m3fn), QUERIES),
     "keys have 8 dimensions but queries have 9": (KEYS[:, :8], QUERIES),
     "keys are on cpu but queries are on meta": (KEYS, QUERIES.to("meta")),
 }
@@ -313,6 +314,14 @@ def test_arguments_that_are_no_tensors_are_named(op, arguments):
             for other in (value.float().tolist(), value.float().numpy()):
                 with pytest.raises(TypeError, match=f"^{name} must be a torch.Tensor, got (list|ndarray|float)$"):
                     op(**{**arguments, name: other})
+
+
+@pytest.mark.parametrize(("op", "arguments"), every_argument().items(), ids=lambda x: getattr(x, "__name__", ""))
+def test_sparse_arguments_are_named(op, arguments):
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.dim():
+            with pytest.raises(TypeError, match=f"^{name} must be dense, got torch.sparse_coo: give its to_dense"):
+                op(**{**arguments, name: value.to_sparse()})
 
 
 def test_errors_of_options():
