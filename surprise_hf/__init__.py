@@ -63,8 +63,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metrics":
-        return importlib.import_module(f"{__name__}.metrics")
+    if name in ("metrics", "plots"):
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from . import inputs, windows
 from .inputs import BATCH_SIZE
 from .locks import OwnLock
 
-SURROGATE = re.compile("[\ud800-\udfff]")
 PROBE = "The quick brown fox jumps over the lazy dog."
 CHUNK = 64  # batches encoded together where documents stream: sorting by length needs some to choose from
 
@@ -93,12 +91,7 @@ class TextEncoder(SentenceTransformer):
                 and its text.
         """
         for at, text in enumerate(texts):
-            if not text.isascii() and SURROGATE.search(text):
-                raise ValueError(
-                    f"document {at if rows is None else rows[at]} ({text[:60]!r}) holds half of a surrogate pair, which"
-                    " no tokenizer reads; mend it, as by text.encode('utf-16', 'surrogatepass').decode('utf-16',"
-                    " 'replace')"
-                )
+            inputs.check_whole(f"document {at if rows is None else rows[at]}", text)
         if show_progress_bar is None:
             show_progress_bar = len(texts) > batch_size and progress_wanted()
         encode = self._encode_windows if self._long_texts == "window" else self._encode

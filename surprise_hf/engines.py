@@ -21,7 +21,7 @@ from torch import Tensor
 
 from . import inputs
 from .ensemble import check_rows
-from .ops import join_halves, split_halves, unit_rows
+from .ops import full_precision, join_halves, split_halves, unit_rows
 
 OPS = torch.ops.surprise_hf
 
@@ -181,11 +181,13 @@ class Form(NamedTuple):
     root: Tensor | None = None
     inverse: Tensor | None = None
 
+    @full_precision
     def rows(self, block: Tensor, start: int) -> Tensor:
         """Rows from number `start` on, as they are searched."""
         block = block if self.root is None else block @ self.root
         return block if self.scale is None else block * self.scale[start : start + len(block)].unsqueeze(1)
 
+    @full_precision
     def queries(self, queries: Tensor) -> Tensor:
         """Queries as they are searched with."""
         return queries if self.inverse is None else queries @ self.inverse
@@ -209,6 +211,7 @@ class ExportedVectors(NamedTuple):
     ids: list[Any]
     version: int
 
+    @full_precision
     def queries(self, embeddings: Any) -> Tensor:
         """Embeddings (b, d), or one (d,), as the vectors to search with, float32 of the same shape.
 

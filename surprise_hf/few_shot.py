@@ -19,7 +19,7 @@ from .ensemble import check_rows
 from .estimators import row_slices
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE
-from .ops import unit_rows
+from .ops import full_precision, unit_rows
 from .targets import accuracy_and_f1, as_class_label, as_matrix, feature_of, read_targets
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ def _check_examples(vectors: Tensor, examples: Tensor, positive: Tensor) -> None
         )
 
 
+def _units(vectors: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows of both, of one type (the wider)."""
+    names, rows = unit_rows(vectors), unit_rows(examples)
+    dtype = torch.promote_types(names.dtype, rows.dtype)
+    return names.to(dtype), rows.to(dtype)
+
+
 def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     """How much each of the unit rows (n, d) counts for each label (n, m), and their middle (d,)."""
     share = positive.to(rows.device, rows.dtype)
@@ -55,6 +62,7 @@ def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tens
     return share * weight.unsqueeze(1), weight @ rows / weight.sum().clamp(min=torch.finfo(rows.dtype).tiny)
 
 
+@full_precision
 def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tensor | None = None) -> Tensor:
     """Label vectors between the labels' names and their examples.
 
@@ -70,7 +78,7 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tens
     Returns:
         (m, d) float32 (float64 for float64 input). A label without example keeps its name's vector.
     """
-    names, rows = unit_rows(vectors), unit_rows(examples)
+    names, rows = _units(vectors, examples)
     if not len(rows):
         return names
     share, middle = _shares(rows, positive, weight)
@@ -81,6 +89,7 @@ def mix_labels(vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tens
     return torch.where(count > 0, middle + length * unit_rows(direction), names)
 
 
+@full_precision
 def aim_labels(
     vectors: Tensor, examples: Tensor, positive: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -97,7 +106,7 @@ def aim_labels(
     (docs/few_shot_tried.md).
 
     Args:
-        vectors, examples, positive, weight: as for `mix_labels`.
+        vectors, examples, positive, weight: as for `mix_labels`; a weight makes no pair of an example with itself.
 
     Returns:
         offset: (m, d) float32 (float64 for float64 input), to be added to the unit names; zero where no label has two
@@ -108,7 +117,7 @@ def aim_labels(
         TypeError, ValueError: as `part_labels`.
     """
     _check_examples(vectors, examples, positive)
-    names, rows = unit_rows(vectors), unit_rows(examples)
+    names, rows = _units(vectors, examples)
     if not len(rows):
         return torch.zeros_like(names), torch.zeros_like(names[0])
     share, middle = _shares(rows, positive, weight)
@@ -122,6 +131,7 @@ def aim_labels(
     return offset, (middle @ name).clamp(min=0) * (middle + name) / 2
 
 
+@full_precision
 def part_labels(
     vectors: Tensor,
     examples: Tensor,
@@ -150,7 +160,7 @@ def part_labels(
         ValueError: shapes that don't fit together, or NaN or infinity.
     """
     _check_examples(vectors, examples, positive)
-    names, rows = unit_rows(vectors), unit_rows(examples)
+    names, rows = _units(vectors, examples)
     share, middle = _shares(rows, positive, weight)
     labelled = share.any(dim=1)
     if not labelled.any():
@@ -322,6 +332,7 @@ def surest(z: Tensor, per_label: int) -> list[tuple[int, int]]:
 # --- how right they are ------------------------------------------------------------------------------------------
 
 
+@full_precision
 def judge_decisions(emb: Tensor, vectors: Tensor, fitted: FittedLabels, positive: Tensor) -> dict[str, float]:
     """Accuracy and macro F1 of the decisions by cosine and by surprise (`targets.accuracy_and_f1`).
 

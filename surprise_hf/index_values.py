@@ -161,12 +161,5 @@ def _id(value: Any, row: int) -> Id:
 
 
 def _text(text: str, name: str) -> str:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"{name} ({text[:60]!r}) holds half of a surrogate pair, which no file can hold; mend it, as by"
-                " text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
-            ) from None
+    inputs.check_whole(name, text, "no file can hold")
     return inputs.own(text)

@@ -294,6 +294,19 @@ def share(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_whole(name: str, text: str, reader: str = "no tokenizer reads") -> None:
+    """Refuse a text with half of a surrogate pair, which has no UTF-8, naming the text and whoever can't take it."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{name} ({text[:60]!r}) holds half of a surrogate pair, which {reader}; mend it, as by"
+            " text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
+        ) from None
+
+
 def flag(name: str, value: Any) -> bool:
     """`value` as bool, or a ValueError that names the argument: any string counts as true, "False" too."""
     if type(value).__name__ not in ("bool", "bool_"):  # the latter of NumPy 1

@@ -79,7 +79,7 @@ class WeightedFocalLoss(nn.Module):
                 raise ValueError(f"class_weight has {len(self.class_weight)} weights for {positive.shape[1]} labels")
             mine = positive.to(self.class_weight.dtype)
             count = mine.sum(dim=1)
-            by_class = torch.where(count > 0, mine @ self.class_weight / count.clamp(min=1), 1.0)
+            by_class = torch.where(count > 0, (mine * self.class_weight).sum(dim=1) / count.clamp(min=1), 1.0)
             weight = by_class if weight is None else weight * by_class
         return weighted_focal_loss(
             keys,

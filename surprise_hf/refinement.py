@@ -25,7 +25,7 @@ from . import inputs, ops
 from .contexts import check_ensemble
 from .ensemble import Ensemble
 from .estimators import row_slices
-from .ops import compute_dtype, unit_rows
+from .ops import compute_dtype, full_precision, unit_rows
 from .reservoir import reservoir_order
 
 PULL, SHARPNESS = 0.4, 3.0  # a and t: 0.2 to 0.5 and 2 to 5 make no difference worth having
@@ -171,6 +171,7 @@ class _Rounds:
         spread = spread / (spread.trace() / len(spread)).clamp_min(torch.finfo(spread.dtype).tiny)
         self.damping = torch.linalg.inv(spread + RIDGE * torch.eye(len(spread), dtype=spread.dtype).to(spread.device))
 
+    @full_precision
     def run(self, moved: Tensor, rounds: int) -> Tensor:
         """Labels after some more rounds."""
         for _ in range(rounds):

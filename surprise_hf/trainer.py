@@ -357,7 +357,8 @@ class SurpriseTrainer(LabelTrainer):
         Returns:
             predictions (n, m) float32 scores, label_ids (n, m) bool, and metrics <prefix>_loss,
             <prefix>_cross_entropy, <prefix>_cosine_accuracy, <prefix>_cosine_f1, <prefix>_surprise_accuracy,
-            <prefix>_surprise_f1, those of `compute_metrics` and of the evaluator.
+            <prefix>_surprise_f1, those of `compute_metrics` and of the evaluator. Of rows to predict without a label
+            column, label_ids are None, and there are no metrics of labels.
         """
         self._check_has_model()
         rows = dataloader.dataset
@@ -371,14 +372,15 @@ class SurpriseTrainer(LabelTrainer):
                 return output
         assert self.labels is not None
         texts = list(rows[TEXT])
-        positive = as_matrix(rows[LABEL], len(self.labels))
+        labelled = LABEL in rows.column_names
+        positive = as_matrix(rows[LABEL] if labelled else [[]] * len(texts), len(self.labels))
         emb, _ = self.model.embed(texts, batch_size=self.args.eval_batch_size)
         if self._columns.mix_examples and self.state.global_step:
             self._refit()
         vectors = self.model.label_vectors(self.labels, self.model.hypothesis_template).to(emb.device)
         found = {}
         with torch.no_grad():
-            if positive.any():
+            if labelled:
                 device = self.args.device  # embeddings of an Apple GPU come on the CPU
                 keys = self.loss.document_rows(emb).to(device)
                 queries = self.loss.label_rows(self._name_vectors().to(emb.device)).to(device)
@@ -389,16 +391,17 @@ class SurpriseTrainer(LabelTrainer):
                 found |= judge_decisions(emb, vectors, fitted, positive)
             scores = fitted.score(emb).float().cpu()
             if self.preprocess_logits_for_metrics is not None:
-                scores = self.preprocess_logits_for_metrics(scores, positive)
+                truth = cast("Tensor", positive if labelled else None)  # as in transformers
+                scores = self.preprocess_logits_for_metrics(scores, truth)
         if positive.any() and (metric_key_prefix != "eval" or self.eval_dataset is None or rows is self.eval_dataset):
             data = {"eval": "the evaluation set", "test": "the test set"}.get(metric_key_prefix, metric_key_prefix)
             self.model.record_results(data, {name: value for name, value in found.items() if "_" in name})
-        if self._metrics is not None:
+        if self._metrics is not None and labelled:
             found |= self._metrics(EvalPrediction(predictions=nested_numpify(scores), label_ids=positive.numpy()))
         start = f"{metric_key_prefix}_"
         found = denumpify_detensorize(found)
         metrics |= {name if name.startswith(start) else start + name: value for name, value in found.items()}
-        return EvalLoopOutput(nested_numpify(scores), positive.numpy(), metrics, len(texts))
+        return EvalLoopOutput(nested_numpify(scores), positive.numpy() if labelled else None, metrics, len(texts))
 
     def _context(self, texts: Sequence[str], emb: Tensor) -> Any:
         if self.ensemble is not None or self._is_trained or self.state.global_step:

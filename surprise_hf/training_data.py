@@ -53,7 +53,8 @@ def prepare(
     Args:
         dataset: a `datasets.Dataset`, a DataFrame, dicts, or a dict of columns; or what `prepare` has given for these
             labels, or some rows of it, which comes back as it is.
-        dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels), or None.
+        dataset_name: "train" (whose blank texts are left out), "eval", "test" (which needs no labels, and has no such
+            column then), or None.
         labels: the label set; None takes that of the rows.
         text_column, label_column: None finds them by their names.
         weight_column: of the training set, the only one whose weights count; None: all rows count alike.
@@ -99,7 +100,9 @@ def _read(
     weight_at = None if weight_column is None else _find(table, name, weight_column, (), "weight")
     assert text_at is not None
     texts = [inputs.text_of(text, row) or "" for row, text in enumerate(inputs.plain(table.columns[text_at]))]
-    columns: dict[str, list[Any]] = {TEXT: texts, LABEL: [[]] * len(texts)}
+    for row, text in enumerate(texts):
+        inputs.check_whole(f"row {row} of the {name} dataset", text)
+    columns: dict[str, list[Any]] = {TEXT: texts}
     if label_at is not None:
         try:
             found, columns[LABEL] = read_targets(table.columns[label_at], labels, table.features.get(label_at))
@@ -113,7 +116,10 @@ def _read(
                 " ensemble=[...])",
                 stacklevel=5,
             )
-    features = {TEXT: Value("string"), LABEL: List(Value("int64") if labels is None else as_class_label(labels))}
+    features = {TEXT: Value("string")}
+    if label_at is not None:
+        assert labels is not None
+        features[LABEL] = List(as_class_label(labels))
     if weight_at is not None:
         columns[WEIGHT], features[WEIGHT] = _weights(table.columns[weight_at], weight_at), Value("float32")
     info = DatasetInfo(description=PREPARED, features=Features(features))

@@ -394,3 +394,14 @@ def test_what_no_label_can_be_made_from_is_refused(function, change, error, mess
     given = {"vectors": torch.eye(2, 6), "examples": torch.eye(4, 6), "positive": torch.ones(4, 2, dtype=torch.bool)}
     with pytest.raises(error, match=message):
         function(**{**given, **change})
+
+
+@pytest.mark.parametrize("how", [mix_labels, aim_labels, part_labels])
+def test_names_and_examples_of_two_types_meet_in_the_wider(how):
+    draw = torch.Generator().manual_seed(0)
+    names, examples = torch.randn(3, 8, generator=draw), torch.randn(12, 8, generator=draw)
+    positive = torch.eye(3, dtype=torch.bool)[torch.arange(12) % 3]
+    wanted = how(names.double(), examples.double(), positive)
+    for one, other in ((names.double(), examples), (names, examples.double())):
+        found = how(one, other, positive)
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)

@@ -39,6 +39,11 @@ def test_every_public_name_resolves_and_is_listed():
         _ = surprise_hf.nonsense
 
 
+def test_pictures_and_metrics_are_there_when_asked_for():
+    done = python("import surprise_hf\nprint(surprise_hf.plots.__name__, surprise_hf.metrics.__name__)")
+    assert done.stdout.split() == ["surprise_hf.plots", "surprise_hf.metrics"], done.stderr
+
+
 IMPORTS = {
     "ours first": "import surprise_hf\nimport transformers\npipeline = transformers.pipeline",
     "theirs first, loaded later": "import transformers\nimport surprise_hf\npipeline = transformers.pipeline",

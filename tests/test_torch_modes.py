@@ -1,4 +1,4 @@
-"""What torch's global modes may not change: inference mode, and a default dtype of float64."""
+"""What torch's global modes may not change: inference mode, autocast, and a default dtype of float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from surprise_hf import (
     SurpriseZeroShotPipeline,
     WeightedFocalLoss,
 )
+from surprise_hf import ops as surprise_ops
 from surprise_hf.engines import ENGINES
+from surprise_hf.few_shot import aim_labels, mix_labels, part_labels
+from surprise_hf.fitted import FittedLabels
+from surprise_hf.ops import _reference
 from surprise_hf.scoring import surprise
 from tests.index_data import clouds
 from tests.pipeline_data import DOCUMENTS, LABELS
@@ -155,3 +159,74 @@ def test_texts_come_to_the_same_whatever_the_default_dtype(st_path: Path) -> Non
 
     expected = plain(task())
     assert plain(in_float64(task)) == expected
+
+
+# --- autocast --------------------------------------------------------------------------------------------------------
+
+CROWD, NAMES = clouds(300), clouds(4, seed=1)
+GROUPS = torch.eye(4, dtype=torch.bool)[torch.arange(300) % 4]
+
+
+COARSE_BY_AUTOCAST: dict[str, Callable[[], Any]] = {
+    "blended": lambda: surprise(CROWD, NAMES),
+    "ranks": lambda: surprise(CROWD, NAMES, estimator="empirical", weight=1),
+    "quantiles": lambda: surprise(CROWD, NAMES, estimator="quantile"),
+    "refined": lambda: surprise(CROWD, NAMES, refine=3),
+    "judged": lambda: surprise(CROWD, NAMES, refine="auto", estimator="tail"),
+    "added": lambda: FittedLabels.fit(NAMES, CROWD).extended(CROWD[:2], CROWD, refine=2).z(CROWD),
+    "accept": lambda: FittedLabels.fit(NAMES, CROWD, estimator="tail", weight=1).accept(CROWD),
+    "ensemble": lambda: Ensemble.from_embeddings(CROWD).moments(NAMES),
+    "k-means": lambda: torch.from_numpy(SurpriseKMeans(3, random_state=0).fit(CROWD).transform(CROWD)),
+    "index": lambda: [[hit.score for hit in hits] for hits in SurpriseIndex(weight=1).add(CROWD).search(NAMES)],
+    "vectors": lambda: SurpriseIndex(weight=1).add(CROWD).export_vectors().queries(NAMES),
+    "mixed": lambda: mix_labels(NAMES, CROWD, GROUPS),
+    "aimed": lambda: aim_labels(NAMES, CROWD, GROUPS),
+    "parted": lambda: part_labels(NAMES, CROWD, GROUPS),
+}
+
+
+DIFFERENTIABLE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "scores": lambda k, q: surprise_ops.cosine_surprise(k, q, output="z")[0],
+    "own moments": lambda k, q: torch.stack(surprise_ops.cosine_moments(k, q)),
+    "known moments": lambda k, q: surprise_ops.surprise_from_moments(k, q, q[:, 0], q[:, 1].exp()),
+    "topk": lambda k, q: surprise_ops.surprise_topk(k, q, q[:, 0], q[:, 1].exp(), 2)[0],
+    "statistics": lambda k, q: torch.stack(
+        surprise_ops.ensemble_moments(k[0].double(), (k[:16, :, None] * k[:16, None]).sum(0).double(), q)
+    ),
+    "loss": lambda k, q: WeightedFocalLoss(class_weight=[7e4, 1.003, 2.005, 0.5])(k, q, GROUPS)[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore:the ensemble holds")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("compiled", [True, False], ids=["op", "reference"])
+@pytest.mark.parametrize("call", COARSE_BY_AUTOCAST.values(), ids=COARSE_BY_AUTOCAST)
+def test_autocast_changes_no_score(
+    call: Callable[[], Any], compiled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the op was not built, its products were torch's, of 8 bits under autocast."""
+    if not compiled:
+        monkeypatch.setattr(surprise_ops, "_backend", lambda name, _: getattr(_reference, name))
+    wanted = call()
+    with torch.autocast("cpu", dtype):
+        found = call()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["op", "reference"])
+@pytest.mark.parametrize("call", DIFFERENTIABLE.values(), ids=DIFFERENTIABLE)
+def test_autocast_changes_no_gradient(
+    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of an op within the mode as well; torch's own backward pass is to be taken outside, as its docs say."""
+    if not compiled:
+        monkeypatch.setattr(surprise_ops, "_backend", lambda name, _: getattr(_reference, name))
+    given = CROWD.clone().requires_grad_(), NAMES.clone().requires_grad_()
+    wanted = call(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = call(*given)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    if compiled:
+        with torch.autocast("cpu", torch.bfloat16):
+            gradients = torch.autograd.grad(found.sum(), given)
+        torch.testing.assert_close(gradients, torch.autograd.grad(wanted.sum(), given), rtol=0, atol=0)

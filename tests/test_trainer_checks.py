@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -315,3 +316,29 @@ def test_labels_that_mix_names_and_numbers_are_refused(st_path, tmp_path, labels
     train = {"text": ["red dog", "one cat"], "label": [[0], [1]]}
     with pytest.raises(ValueError, match=r"the labels mix names and numbers .*: use one kind"):
         make(st_path, tmp_path, train, trainer={"labels": labels})
+
+
+@pytest.mark.parametrize(
+    "name", ["balanced", "dropout", "train_word_embeddings", "mix_examples", "bf16_on_cpu", "self_training"]
+)
+def test_a_string_is_no_flag(tmp_path, name):
+    """Any string counts as true."""
+    with pytest.raises(ValueError, match=f"{name} must be True or False, got 'no'"):
+        SurpriseTrainingArguments(output_dir=str(tmp_path), **{name: "no"})
+
+
+def test_numbers_of_numpy_are_kept_as_json_has_them(tmp_path):
+    given = {"labels_per_step": np.int64(3), "stop_cross_entropy": np.float32(0.5), "gamma": np.float32(2)}
+    args = SurpriseTrainingArguments(output_dir=str(tmp_path), dropout=np.bool_(True), **given)
+    kept = json.loads(args.to_json_string())
+    assert {name: kept[name] for name in given} == {name: value.item() for name, value in given.items()}
+    assert kept["dropout"] is True
+
+
+@pytest.mark.parametrize("step", ["train", "predict"])
+def test_half_of_a_surrogate_pair_is_named(st_path, tmp_path, step):
+    broken = [{"text": TEXTS[0], "label": LABELS[0]}, {"text": "\ud800 bad", "label": LABELS[1]}]
+    with pytest.raises(
+        ValueError, match=r"row 1 of the (train|test) dataset \('\\ud800 bad'\) holds half of a surrogate"
+    ):
+        make(st_path, tmp_path, broken) if step == "train" else make(st_path, tmp_path).predict(broken)

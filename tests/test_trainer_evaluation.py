@@ -44,10 +44,27 @@ def test_predict_with_and_without_labels(st_path, tmp_path):
     assert output.predictions.shape == output.label_ids.shape == (24, 3)
     assert output.metrics["test_mean"] == pytest.approx(output.predictions[output.label_ids].mean(), rel=1e-6)
     assert 0 <= output.metrics["test_surprise_accuracy"] <= 1
-    bare = make(st_path, tmp_path).predict(Dataset.from_dict({"text": TEXTS}))
+    bare = trainer.predict(Dataset.from_dict({"text": TEXTS}))
     np.testing.assert_allclose(bare.predictions, output.predictions, atol=1e-6)
-    assert not bare.label_ids.any()
-    assert "test_surprise_accuracy" not in bare.metrics
+    assert bare.label_ids is None  # as in transformers, and nothing is measured by labels that are not there
+    assert not [name for name in bare.metrics if name in ("test_mean", "test_loss", "test_surprise_accuracy")]
+
+
+def test_documents_without_a_label_count_in_the_loss_even_alone(st_path, tmp_path):
+    """A run that keeps its best checkpoint by the loss broke off after its first epoch."""
+    foreign = Dataset.from_dict(
+        {"text": TEXTS, "label": [[]] * len(TEXTS)}, Features(text=Value("string"), label=[Value("string")])
+    )
+    trainer = make(
+        st_path, tmp_path, evaluate=foreign, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True
+    )
+    trainer.train()
+    keys, names = (
+        trainer.loss.document_rows(trainer.model.encode(TEXTS, convert_to_tensor=True)),
+        trainer._name_vectors(),
+    )
+    expected, _ = trainer.loss.focal(keys, trainer.loss.label_rows(names), torch.zeros(len(TEXTS), 3, dtype=torch.bool))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_evaluation_against_a_corpus(st_path, tmp_path):

@@ -119,6 +119,12 @@ def is_label(value: Any) -> bool:
     return isinstance(value, (str, numbers.Integral))
 
 
+def is_marks(value: Any) -> bool:
+    """A row of truth values, at least one."""
+    is_row = isinstance(value, (list, tuple)) or (isinstance(value, (np.ndarray, Tensor)) and value.ndim == 1)
+    return is_row and len(value) > 0 and all(type(one).__name__ in ("bool", "bool_") for one in list(value))
+
+
 def is_vector(value: Any) -> bool:
     """A row of numbers, at least one."""
     if isinstance(value, (np.ndarray, Tensor)):

@@ -33,6 +33,7 @@ from ._reference import (
     PROBABILITIES,
     compute_dtype,
     floored,
+    full_precision,
     join_halves,
     normal_cdf,
     sigma_floor,
@@ -51,6 +52,7 @@ __all__ = [
     "ensemble_moments",
     "ensemble_update",
     "floored",
+    "full_precision",
     "gathered_products",
     "join_halves",
     "normal_cdf",
@@ -266,14 +268,15 @@ def search_topk(
         TypeError, ValueError: as in `cosine_surprise`.
     """
     keys, queries = _check_pair("keys", keys, queries)
-    for name, x, like, count in (("margin", margin, "queries", len(queries)), ("scale", scale, "keys", len(keys))):
+    n, m = keys.shape[0], queries.shape[0]  # not len(), which would fix a dynamic size in torch.export
+    for name, x, like, count in (("margin", margin, "queries", m), ("scale", scale, "keys", n)):
         if x is None:
             continue
         _check_device(name, x, "keys", keys)
         if tuple(x.shape) != (count,):
             raise ValueError(f"{name} must have shape ({count},), one for each of the {like}, got {tuple(x.shape)}")
-    if not 1 <= k <= len(keys):
-        raise ValueError(f"k must be between 1 and the {len(keys)} keys, got {k}")
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be between 1 and the {n} keys, got {k}")
     if scale is not None:
         scale = scale.detach().to(compute_dtype(keys.dtype)).contiguous()
     keys, queries, margin = keys.detach(), queries.detach(), margin.detach().to(torch.float64)
@@ -307,10 +310,11 @@ def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor,
         if x.dim() != 2:
             raise ValueError(f"{name} must have 2 dimensions, got shape {tuple(x.shape)}")
         _check_device(name, x, "near", near)
-    if rest.shape != near.shape or queries.shape != (len(rows), near.shape[1]):
+    wanted = rows.shape[0], near.shape[1]
+    if rest.shape != near.shape or queries.shape != wanted:
         raise ValueError(
-            f"rest must have the shape of near, {tuple(near.shape)}, and queries {(len(rows), near.shape[1])}, one for"
-            f" each row of rows; got {tuple(rest.shape)} and {tuple(queries.shape)}"
+            f"rest must have the shape of near, {tuple(near.shape)}, and queries {tuple(wanted)}, one for each row of"
+            f" rows; got {tuple(rest.shape)} and {tuple(queries.shape)}"
         )
     near, rest, rows, queries = (x.detach().contiguous() for x in (near, rest, rows, queries))
     return _backend("gathered_products", impl)(near, rest, rows, queries)
@@ -338,12 +342,17 @@ def ensemble_update(
         exact: multiply in float64 (1e-12) instead of float32 tiles added in float64 (standard deviations to 1e-6).
 
     Raises:
-        TypeError, ValueError: as in `cosine_surprise`.
+        TypeError, ValueError: as in `cosine_surprise`; statistics that require a gradient.
     """
     _check_rows("batch", batch)
     dim = batch.shape[1]
     _check_statistics("batch", batch, count=(count, ()), mean=(mean, (dim,)), scatter=(scatter, (dim, dim)))
+    for name, x in (("count", count), ("mean", mean), ("scatter", scatter)):
+        if x.requires_grad:
+            raise ValueError(f"{name} requires a gradient, and is changed in place: give its detach()")
     _backend("ensemble_update", impl)(count, mean, scatter, batch.detach(), normalize=normalize, exact=exact)
+    if not torch.compiler.is_compiling() and not count.is_inference():
+        torch.autograd.graph.increment_version((count, mean, scatter))  # or a gradient would take them for unchanged
 
 
 def ensemble_moments(

@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 from . import _reference as ref
 
 
+@ref.full_precision
 def _psi(keys: Tensor, queries: Tensor, normalize: bool) -> tuple[Tensor, Tensor, Tensor]:
     k_hat, q_hat = ref.unit_rows(keys, normalize), ref.unit_rows(queries, normalize)
     return k_hat, q_hat, k_hat @ q_hat.T
@@ -71,6 +72,7 @@ def _or_zero(grad: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if grad is None else grad
 
 
+@ref.full_precision
 def _backward_pairs(ctx, g_psi, keys, queries, k_hat, q_hat, normalize):
     need_k, need_q = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
     g_keys = ref.grad_rows(keys, k_hat, g_psi @ q_hat, normalize) if need_k else None
@@ -167,11 +169,12 @@ def _topk_setup(ctx, inputs, keyword_only_inputs, output):
     ctx.normalize, ctx.output = keyword_only_inputs["normalize"], keyword_only_inputs["output"]
 
 
+@ref.full_precision
 def _topk_backward(ctx, grad, _):
     keys, queries, mean, std, indices = ctx.saved_tensors
     k_hat, q_hat = ref.unit_rows(keys, ctx.normalize), ref.unit_rows(queries, ctx.normalize)
     picked = q_hat[indices]
-    psi = torch.einsum("nd,nkd->nk", k_hat, picked)
+    psi = (k_hat.unsqueeze(1) * picked).sum(dim=2)  # einsum has no rule for batches of gradients
     inv = _inverse(std)
     z = ((psi.to(torch.float64) - mean[indices]) * inv[indices]).to(psi.dtype)
     if ctx.output == "cosine":
@@ -181,7 +184,7 @@ def _topk_backward(ctx, grad, _):
         flat, wide = indices.reshape(-1), g_psi.to(torch.float64)
         g_mean = torch.zeros_like(mean).index_add(0, flat, -wide.reshape(-1))
         g_std = torch.zeros_like(std).index_add(0, flat, -(wide * z).reshape(-1))
-    g_k = torch.einsum("nk,nkd->nd", g_psi, picked)
+    g_k = (g_psi.unsqueeze(2) * picked).sum(dim=1)
     pairs = (g_psi.unsqueeze(2) * k_hat.unsqueeze(1)).reshape(-1, k_hat.shape[1])
     g_q = torch.zeros_like(q_hat).index_add(0, indices.reshape(-1), pairs)
     return (
@@ -216,6 +219,7 @@ def _ensemble_moments_setup(ctx, inputs, keyword_only_inputs, output):
     ctx.normalize = keyword_only_inputs["normalize"]
 
 
+@ref.full_precision
 def _ensemble_moments_backward(ctx, g_mean, g_var):
     """g_m = sum g_mu q^, g_C = sum g_var q^ q^T, g_q^ = g_mu m + 2 g_var C q^ (C symmetric)."""
     mean, covariance, queries = ctx.saved_tensors

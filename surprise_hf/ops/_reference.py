@@ -7,6 +7,9 @@ This file is what the compiled kernels are tested against, what answers on devic
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +22,24 @@ SEARCH_GROUP = 32  # of its values looked at by their maximum first
 SEARCH_SMALL = 1 << 16  # so few are searched for the largest directly
 GATHERED = 4096  # rows at once in `gathered_products`
 SHARPNESS = 20.0  # of softplus: the line p = cos above about 0.15, a tail e^(20 cos) / 20 below
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """The function outside autocast, on the device of its first tensor: a cosine in half precision is too coarse."""
+
+    @wraps(function)
+    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
+        first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        kind = "cpu" if first is None else first.device.type
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return function(*args, **kwargs)
+        with torch.autocast(kind, enabled=False):
+            return function(*args, **kwargs)
+
+    return outside
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -126,6 +147,7 @@ def from_z(psi: Tensor, z: Tensor, output: str) -> Tensor:
     raise ValueError(f"output must be one of {OUTPUTS}, got {output!r}")
 
 
+@full_precision
 def cosine_surprise(
     keys: Tensor, queries: Tensor, normalize: bool = True, output: str = "score"
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,10 +156,12 @@ def cosine_surprise(
     return from_z(psi, standardize(psi, mean, std).to(psi.dtype), output), mean, std
 
 
+@full_precision
 def cosine_moments(ensemble: Tensor, queries: Tensor, normalize: bool = True) -> tuple[Tensor, Tensor]:
     return moments(unit_rows(ensemble, normalize) @ unit_rows(queries, normalize).T)
 
 
+@full_precision
 def surprise_from_moments(
     keys: Tensor, queries: Tensor, mean: Tensor, std: Tensor, normalize: bool = True, output: str = "score"
 ) -> Tensor:
@@ -145,6 +169,7 @@ def surprise_from_moments(
     return from_z(psi, standardize(psi, mean, std).to(psi.dtype), output)
 
 
+@full_precision
 def surprise_topk(
     keys: Tensor,
     queries: Tensor,
@@ -162,6 +187,7 @@ def surprise_topk(
     return from_z(psi.gather(1, order), z, output).masked_fill(z.isnan(), math.nan), order
 
 
+@full_precision
 def search_topk(
     keys: Tensor, queries: Tensor, margin: Tensor, scale: Tensor | None, k: int, upper: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -214,6 +240,7 @@ def join_halves(near: Tensor, rest: Tensor) -> Tensor:
     return near.view(torch.int16).to(torch.int32).bitwise_left_shift_(16).add_(rest).view(torch.float32)
 
 
+@full_precision
 def gathered_products(near: Tensor, rest: Tensor, rows: Tensor, queries: Tensor) -> Tensor:
     out = queries.new_empty(rows.shape)
     width = min(GATHERED, max(rows.shape[1], 1))
@@ -245,6 +272,7 @@ def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return found, index.gather(1, at)
 
 
+@full_precision
 def ensemble_update(
     count: Tensor, mean: Tensor, scatter: Tensor, batch: Tensor, normalize: bool = True, exact: bool = False
 ) -> None:
@@ -268,6 +296,7 @@ def ensemble_update(
     count += rows
 
 
+@full_precision
 def ensemble_moments(
     mean: Tensor, covariance: Tensor, queries: Tensor, normalize: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -324,6 +353,7 @@ def _common_unit(keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, float]:
     return unit_rows(keys.to(dtype)), unit_rows(queries.to(dtype)), coarse
 
 
+@full_precision
 def focal_loss(
     keys: Tensor,
     queries: Tensor,
@@ -337,15 +367,15 @@ def focal_loss(
     balanced: bool,
 ) -> tuple[Tensor, Tensor]:
     """Loss and cross-entropy for autograd to differentiate: the definition."""
-    with torch.autocast(keys.device.type, enabled=False):  # a cosine in half precision is too coarse
-        k_hat, q_hat, coarse = _common_unit(keys, queries)
-        p, _, _ = _probability(k_hat @ q_hat.T, probability, delta, coarse)
-        _, right, wrong = _cross_entropy(p, positive, epsilon)
-        plain, share = _shares(positive, weight, balanced, p.dtype)
-        loss = (1 - p) ** gamma * right + p**gamma * wrong
-        return (loss * share).sum(), ((right + wrong).detach() * plain).sum()
+    k_hat, q_hat, coarse = _common_unit(keys, queries)
+    p, _, _ = _probability(k_hat @ q_hat.T, probability, delta, coarse)
+    _, right, wrong = _cross_entropy(p, positive, epsilon)
+    plain, share = _shares(positive, weight, balanced, p.dtype)
+    loss = (1 - p) ** gamma * right + p**gamma * wrong
+    return (loss * share).sum(), ((right + wrong).detach() * plain).sum()
 
 
+@full_precision
 def weighted_focal_loss(
     keys: Tensor,
     queries: Tensor,
@@ -358,27 +388,26 @@ def weighted_focal_loss(
     balanced: bool = True,
 ) -> _Matrix:
     """Loss, cross-entropy, and the slopes dl/dcos (B, m): all that the gradient needs beside keys and queries."""
-    with torch.autocast(keys.device.type, enabled=False):
-        k_hat, q_hat, coarse = _common_unit(keys, queries)
-        p, dp, dlog = _probability(k_hat @ q_hat.T, probability, delta, coarse)
-        i, right, wrong = _cross_entropy(p, positive, epsilon)
-        plain, share = _shares(positive, weight, balanced, p.dtype)
-        left = 1 - p
-        focus_right, focus_wrong = left**gamma, p**gamma
-        loss = focus_right * right + focus_wrong * wrong
-        inner = gamma * (p ** (gamma - 1) * wrong - left ** (gamma - 1) * right)
-        slope = (inner + (1 - i) * focus_wrong / left) * dp - i * focus_right * dlog
-        return (loss * share).sum(), ((right + wrong) * plain).sum(), slope * share
+    k_hat, q_hat, coarse = _common_unit(keys, queries)
+    p, dp, dlog = _probability(k_hat @ q_hat.T, probability, delta, coarse)
+    i, right, wrong = _cross_entropy(p, positive, epsilon)
+    plain, share = _shares(positive, weight, balanced, p.dtype)
+    left = 1 - p
+    focus_right, focus_wrong = left**gamma, p**gamma
+    loss = focus_right * right + focus_wrong * wrong
+    inner = gamma * (p ** (gamma - 1) * wrong - left ** (gamma - 1) * right)
+    slope = (inner + (1 - i) * focus_wrong / left) * dp - i * focus_right * dlog
+    return (loss * share).sum(), ((right + wrong) * plain).sum(), slope * share
 
 
+@full_precision
 def weighted_focal_loss_backward(
     grad: Tensor, keys: Tensor, queries: Tensor, slope: Tensor, need_keys: bool = True, need_queries: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Gradients of keys and queries; (0, d) where one is not wanted."""
-    with torch.autocast(keys.device.type, enabled=False):
-        k_hat, q_hat, _ = _common_unit(keys, queries)
-        slope = slope * grad
-        return (
-            grad_rows(keys, k_hat, slope @ q_hat) if need_keys else keys.new_empty((0, keys.shape[1])),
-            grad_rows(queries, q_hat, slope.T @ k_hat) if need_queries else queries.new_empty((0, keys.shape[1])),
-        )
+    k_hat, q_hat, _ = _common_unit(keys, queries)
+    slope = slope * grad
+    return (
+        grad_rows(keys, k_hat, slope @ q_hat) if need_keys else keys.new_empty((0, keys.shape[1])),
+        grad_rows(queries, q_hat, slope.T @ k_hat) if need_queries else queries.new_empty((0, keys.shape[1])),
+    )

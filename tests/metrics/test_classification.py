@@ -271,3 +271,26 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_named(case):
     check_wrong("classification", *WRONG[case])
+
+
+@pytest.mark.parametrize("kind", [np.ndarray.tolist, np.asarray, torch.tensor, list])
+@pytest.mark.parametrize("names", [None, ["a", "b", "c"]])
+def test_booleans_mark_the_labels_of_a_document(kind, names):
+    """They were taken for lists of the labels 0 and 1, so that all rows had the same ones."""
+    truth = np.array([[True, False, False], [False, True, True], [False, False, False], [True, False, True]])
+    chosen = truth.copy()
+    chosen[0] = ~chosen[0]
+    found = load("classification").compute(predictions=kind(chosen), references=kind(truth), label_names=names)
+    assert found["accuracy"] == 0.75
+    for average in ("weighted", "macro"):
+        expected = f1_score(truth, chosen, average=average, zero_division=0)
+        assert found[f"f1_{average}"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("side", ["predictions", "references"])
+def test_integers_that_look_like_marks_are_refused(side):
+    columns = {"predictions": [[0], [1]], "references": [[0], [1]], side: [[0, 1], [0, 1, 0]]}
+    with pytest.raises(
+        ValueError, match=rf"{side}\[1\] is list \[0, 1, 0\]: integers count the labels, .*give booleans"
+    ):
+        load("classification").compute(**columns)

@@ -363,3 +363,50 @@ def test_only_the_library_beside_the_package_is_taken(tmp_path, monkeypatch):
     (tmp_path / "_C.abi3.so").touch()
     assert _loader._library_path("_C") == tmp_path / "_C.abi3.so"
     assert _loader._library_path("_C_cuda") is None
+
+
+@pytest.mark.parametrize("name", ["search_topk", "gathered_products"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_export_keeps_sizes_dynamic_without_gradients_too(name, strict):
+    """`len` of a tensor fixes its size where torch traces without dynamo."""
+    keys, queries = KEYS.float(), QUERIES.float()
+    near, rest = ops.split_halves(keys)
+
+    class Search(torch.nn.Module):
+        def forward(self, near, rest, queries):
+            if name == "search_topk":
+                return ops.search_topk(near, queries, queries[:, 0], None, 2)[0]
+            return ops.gathered_products(near, rest, queries[:, :2].long().abs() % 3, queries.double())
+
+    n, m = torch.export.Dim("n", min=3), torch.export.Dim("m", min=2)
+    sizes = ({0: n}, {0: n}, {0: m})
+    program = torch.export.export(Search(), (near, rest, queries), dynamic_shapes=sizes, strict=strict)
+    smaller = near[:7], rest[:7], queries[:3]
+    assert torch.equal(program.module()(*smaller), Search()(*smaller))
+
+
+@pytest.mark.parametrize("impl", ops.IMPLEMENTATIONS)
+def test_a_gradient_of_statistics_that_have_changed_since_is_refused(impl):
+    """Not a wrong one: autograd knows of a change by the version of the tensor."""
+    count, mean, scatter = torch.zeros(()).double(), torch.zeros(9).double(), torch.zeros(9, 9).double()
+    ops.ensemble_update(count, mean, scatter, KEYS, impl=impl)
+    queries = QUERIES.clone().requires_grad_()
+    before, _ = ops.ensemble_moments(mean, scatter / count, queries, impl=impl)
+    ops.ensemble_update(count, mean, scatter, KEYS[:3], impl=impl)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        before.sum().backward()
+    with pytest.raises(ValueError, match="mean requires a gradient, and is changed in place"):
+        ops.ensemble_update(count, mean.requires_grad_(), scatter, KEYS, impl=impl)
+
+
+def test_gradients_come_in_batches():
+    """As torch.autograd.functional.jacobian(vectorize=True) asks for them."""
+    for name in set(NAMES) - set(WITHOUT_GRADIENT) - {"ensemble_moments"}:
+
+        def first(keys, name=name):
+            found = call(name, keys, QUERIES, MEAN, STD)
+            return found if isinstance(found, torch.Tensor) else found[0]
+
+        one_by_one = torch.autograd.functional.jacobian(first, KEYS)
+        at_once = torch.autograd.functional.jacobian(first, KEYS, vectorize=True)
+        torch.testing.assert_close(at_once, one_by_one)

@@ -23,9 +23,9 @@ documents whose whole set is right, and from embeddings the order of labels is j
 _INPUTS = """
 Args:
     predictions: of each document its embedding (d), or the pipeline's output for it, or its label (a string or an
-        integer), or a list of labels.
+        integer), or a list of labels, or of booleans that mark them.
     references: the label of each document, or a list of its labels (which may be empty). Strings, or integers that
-        count the `label_names`, as those among the predictions do.
+        count the `label_names`, as those among the predictions do, or booleans, one for each label.
     label_names: names of the labels. With embeddings: in the order of `queries`; default 0, 1, 2, ...
     queries: with embeddings: those of the labels (m, d).
     ensemble: with embeddings: the documents that give a similarity its context, as embeddings (e, d), a
@@ -80,6 +80,7 @@ class SurpriseClassification(base.SurpriseMetric):
         """Embeddings, pipeline outputs, labels or lists of labels; labels as strings."""
         if references is None:
             raise ValueError(f"{self.name}: references are missing")
+        predictions, references = _unmarked(predictions), _unmarked(references)
         first = predictions[0]
         kind: Any
         if isinstance(first, dict):
@@ -178,8 +179,19 @@ def _label_lists(name: str, column: list[Any]) -> list[list[str]]:
     for row, value in enumerate(column):
         if isinstance(value, (str, dict)) or not hasattr(value, "__iter__"):
             raise ValueError(f"{name}[{row}] must be a list of labels, got {base.shown(value)}")
-        found.append(_labels(f"{name}[{row}]", list(value)))
+        labels = list(value)
+        found.append(_labels(f"{name}[{row}]", labels))
+        if len(set(labels)) < len(labels) and all(label in (0, 1) for label in labels):
+            raise ValueError(
+                f"{name}[{row}] is {base.shown(labels)}: integers count the labels, and one is there twice; to mark the"
+                " labels that a document has, give booleans"
+            )
     return found
+
+
+def _unmarked(column: list[Any]) -> list[Any]:
+    """Rows of booleans, which mark the labels that a document has, as the places of these."""
+    return [[i for i, has in enumerate(row) if has] if base.is_marks(row) else row for row in column]
 
 
 def _output(row: int, value: Any) -> dict[str, list[Any]]:
