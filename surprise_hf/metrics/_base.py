@@ -121,8 +121,10 @@ def is_label(value: Any) -> bool:
 
 def is_marks(value: Any) -> bool:
     """A row of truth values, at least one."""
-    is_row = isinstance(value, (list, tuple)) or (isinstance(value, (np.ndarray, Tensor)) and value.ndim == 1)
-    return is_row and len(value) > 0 and all(type(one).__name__ in ("bool", "bool_") for one in list(value))
+    if isinstance(value, (np.ndarray, Tensor)):
+        return value.ndim == 1 and len(value) > 0 and str(value.dtype) in ("bool", "torch.bool")
+    is_row = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_row and all(type(one).__name__ in ("bool", "bool_") for one in value)
 
 
 def is_vector(value: Any) -> bool:

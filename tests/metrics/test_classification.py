@@ -273,7 +273,10 @@ def test_what_is_wrong_is_named(case):
     check_wrong("classification", *WRONG[case])
 
 
-@pytest.mark.parametrize("kind", [np.ndarray.tolist, np.asarray, torch.tensor, list])
+@pytest.mark.parametrize(
+    "kind",
+    [np.ndarray.tolist, np.asarray, torch.tensor, list, lambda x: list(torch.tensor(x)), lambda x: list(map(list, x))],
+)
 @pytest.mark.parametrize("names", [None, ["a", "b", "c"]])
 def test_booleans_mark_the_labels_of_a_document(kind, names):
     """They were taken for lists of the labels 0 and 1, so that all rows had the same ones."""
