@@ -26,18 +26,22 @@ from bench_op import machine, measure
 from surprise_hf.ops import weighted_focal_loss
 
 
-def plain(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    """The formula as written: softplus, gamma = 1, epsilon = 0.05."""
+def probability(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """p of every pair, by softplus."""
     cos = torch.nn.functional.normalize(keys, dim=1) @ torch.nn.functional.normalize(queries, dim=1).T
-    p = (torch.nn.functional.softplus(20 * cos) / 20).clamp(max=1 - 1e-6)
+    return (torch.nn.functional.softplus(20 * cos) / 20).clamp(max=1 - 1e-6)
+
+
+def plain(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
+    """The formula as written: gamma = 1, epsilon = 0.05."""
+    p = probability(keys, queries)
     i = torch.where(positive, 1.0, 0.05)
     return (-i * (1 - p) * p.log() - (1 - i) * p * torch.log1p(-p)).mean()
 
 
 def formula(keys: torch.Tensor, queries: torch.Tensor, positive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with what the op gives by default: right and wrong labels half of a row each, and the cross-entropy."""
-    cos = torch.nn.functional.normalize(keys, dim=1) @ torch.nn.functional.normalize(queries, dim=1).T
-    p = (torch.nn.functional.softplus(20 * cos) / 20).clamp(max=1 - 1e-6)
+    p = probability(keys, queries)
     i = torch.where(positive, 1.0, 0.05)
     right, wrong = -i * p.log(), -(1 - i) * torch.log1p(-p)
     count = positive.sum(dim=1, keepdim=True)

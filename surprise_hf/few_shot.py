@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import inputs
 from .ensemble import check_rows
-from .estimators import row_slices
+from .estimators import row_slices, score_dtype
 from .fitted import FittedLabels
 from .inputs import BATCH_SIZE
 from .ops import full_precision, unit_rows
@@ -48,9 +48,8 @@ def _check_examples(vectors: Tensor, examples: Tensor, positive: Tensor) -> None
 
 def _units(vectors: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
     """Unit rows of both, of one type (the wider)."""
-    names, rows = unit_rows(vectors), unit_rows(examples)
-    dtype = torch.promote_types(names.dtype, rows.dtype)
-    return names.to(dtype), rows.to(dtype)
+    dtype = score_dtype(vectors, examples)
+    return unit_rows(vectors).to(dtype), unit_rows(examples).to(dtype)
 
 
 def _shares(rows: Tensor, positive: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:

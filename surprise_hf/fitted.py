@@ -114,7 +114,6 @@ class FittedLabels:
         return replace(self, **some, columns=columns, tails=tails)
 
     @torch.no_grad()
-    @ops.full_precision
     def extended(
         self, queries: Tensor, ensemble: Tensor | Ensemble, *, refine: int | str = 0, impl: str = "auto"
     ) -> FittedLabels:
@@ -385,7 +384,6 @@ class FittedLabels:
 # --- fitting, piece by piece -------------------------------------------------------------------------------------
 
 
-@ops.full_precision
 def freeze(
     queries: Tensor,
     ensemble: Tensor | Ensemble,

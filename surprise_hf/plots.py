@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from . import estimators as est
+from . import inputs
 from .contexts import check_ensemble
 from .diagnosis import diagnose
 from .ensemble import Ensemble, check_rows
 from .fitted import crossover_weight
-from .inputs import embeddings as as_embeddings
 from .inputs import plain, positive_int, short
 from .ops import unit_rows
 from .refinement import documents_of
@@ -342,7 +342,7 @@ def cluster_map(
         TypeError, ValueError: embeddings of another kind or shape, sizes that do not fit, no documents, an unknown
             layout.
     """
-    embeddings = as_embeddings(embeddings)
+    embeddings = inputs.embeddings(embeddings)
     check_rows("embeddings", embeddings)
     rows, where = unit_rows(embeddings.detach().cpu()), torch.as_tensor(clusters).cpu().to(torch.int64)
     if not 0 < len(rows) == len(where) or not 0 <= int(where.min()) <= int(where.max()) < len(names):

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from .ensemble import Ensemble
 from .kinship import Kinship
-from .ops import full_precision, normal_cdf
+from .ops import normal_cdf
 from .refinement import Judgement
 
 KNOTS, REACH = 61, 3.0  # of a map: so many, from -3 to 3 sigma, or as far as 10 documents lie beyond
@@ -130,7 +130,6 @@ class Tails:
         law = Law.fit(z.flatten(), 1 - taken.flatten(), len(documents))
         return cls(law, Law.fit(strength(two).T.flatten(), weight.flatten(), len(documents)), kinship)
 
-    @full_precision
     def accept(self, keys: Tensor) -> Tensor:
         """1 - how often a document of no label gets as far as keys (n, d) floating: (n,) float64 in [0, 1].
 

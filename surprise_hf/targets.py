@@ -13,7 +13,15 @@ from torch import Tensor
 from . import inputs
 from .inputs import Label
 
-__all__ = ["accuracy_and_f1", "as_class_label", "as_matrix", "class_label", "feature_of", "read_targets"]
+__all__ = [
+    "accuracy_and_f1",
+    "as_class_label",
+    "as_matrix",
+    "class_label",
+    "feature_of",
+    "look_like_marks",
+    "read_targets",
+]
 
 
 def read_targets(column: Iterable[Any], labels: Any = None, feature: Any = None) -> tuple[list[Label], list[list[int]]]:
@@ -131,6 +139,11 @@ def _is_numeral(name: str) -> bool:
     return name.removeprefix("-").isdecimal()
 
 
+def look_like_marks(values: Sequence[Any]) -> bool:
+    """Integers 0 and 1 of which one repeats: they mark labels by position, most likely, though integers count them."""
+    return all(isinstance(one, numbers.Real) and one in (0, 1) for one in values) and len(set(values)) < len(values)
+
+
 def _as_list(value: Any, row: int) -> list[Any]:
     """One cell as a list of stripped names and ints, or of floats, which are marks."""
     if inputs.is_missing(value):
@@ -142,7 +155,7 @@ def _as_list(value: Any, row: int) -> list[Any]:
         for mark in (bool, float):
             if values and all(isinstance(one, mark) for one in values):
                 return [float(one) for one in values]
-        if all(isinstance(one, numbers.Real) and one in (0, 1) for one in values) and len(set(values)) < len(values):
+        if look_like_marks(values):
             raise ValueError(MARKS.format(row=row, values=values, what="one is there twice"))
     else:
         raise ValueError(f"the label of row {row} must be a name, a number or a list of them, got {value!r}")

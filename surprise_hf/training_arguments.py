@@ -26,8 +26,6 @@ NO_EFFECT = {  # of the arguments of transformers, and what to do instead
     "bf16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
     "fp16_full_eval": "what is evaluated is what will be saved; save a model of another dtype",
 }
-FLAGS = ("balanced", "dropout", "train_word_embeddings", "mix_examples", "bf16_on_cpu", "self_training")
-MAY_BE_NONE = ("bf16_on_cpu", "self_training")  # of these, what None leaves open
 
 
 def _option(default: Any, text: str) -> Any:
@@ -103,12 +101,13 @@ class SurpriseTrainingArguments(SentenceTransformerTrainingArguments):
             )
         if self.class_weight not in (None, "balanced"):
             raise ValueError(f"class_weight must be None or 'balanced', got {self.class_weight!r}")
-        for name in FLAGS:
-            if (given := getattr(self, name)) is not None or name not in MAY_BE_NONE:
-                setattr(self, name, inputs.flag(name, given))
         if self.bf16_on_cpu is None:  # an older torch, which can't tell, goes without
             capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
             self.bf16_on_cpu = bool(capabilities.get("amx_bf16"))
+        for name in ("balanced", "dropout", "train_word_embeddings", "mix_examples", "bf16_on_cpu"):
+            setattr(self, name, inputs.flag(name, getattr(self, name)))
+        if self.self_training is not None:
+            self.self_training = inputs.flag("self_training", self.self_training)
         if self.labels_per_step is not None:
             self.labels_per_step = inputs.positive_int("labels_per_step", self.labels_per_step)
         stop: Any = self.stop_cross_entropy

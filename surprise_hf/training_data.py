@@ -103,12 +103,14 @@ def _read(
     for row, text in enumerate(texts):
         inputs.check_whole(f"row {row} of the {name} dataset", text)
     columns: dict[str, list[Any]] = {TEXT: texts}
+    features = {TEXT: Value("string")}
     if label_at is not None:
         try:
             found, columns[LABEL] = read_targets(table.columns[label_at], labels, table.features.get(label_at))
         except ValueError as error:
             raise ValueError(f"the {name} dataset: {error}") from error
         labels = found if labels is None else labels
+        features[LABEL] = List(as_class_label(labels))
         if name == "train" and (missing := sum(map(inputs.is_missing, inputs.plain(table.columns[label_at])))):
             warnings.warn(
                 f"{missing:,} of the {len(texts):,} training texts have no label (None or NaN): they are trained on as"
@@ -116,10 +118,6 @@ def _read(
                 " ensemble=[...])",
                 stacklevel=5,
             )
-    features = {TEXT: Value("string")}
-    if label_at is not None:
-        assert labels is not None
-        features[LABEL] = List(as_class_label(labels))
     if weight_at is not None:
         columns[WEIGHT], features[WEIGHT] = _weights(table.columns[weight_at], weight_at), Value("float32")
     info = DatasetInfo(description=PREPARED, features=Features(features))

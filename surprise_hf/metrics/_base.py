@@ -20,6 +20,7 @@ from torch import Tensor
 
 from surprise_hf.contexts import as_context
 from surprise_hf.ensemble import Ensemble, check_rows
+from surprise_hf.inputs import plain
 from surprise_hf.model_card import CITATION
 from surprise_hf.scorer import SCORING
 
@@ -121,10 +122,8 @@ def is_label(value: Any) -> bool:
 
 def is_marks(value: Any) -> bool:
     """A row of truth values, at least one."""
-    if isinstance(value, (np.ndarray, Tensor)):
-        return value.ndim == 1 and len(value) > 0 and str(value.dtype) in ("bool", "torch.bool")
-    is_row = isinstance(value, (list, tuple)) and len(value) > 0
-    return is_row and all(type(one).__name__ in ("bool", "bool_") for one in value)
+    is_row = isinstance(value, (list, tuple, np.ndarray, Tensor)) and getattr(value, "ndim", 1) == 1
+    return is_row and len(value) > 0 and all(isinstance(plain(one), bool) for one in value)
 
 
 def is_vector(value: Any) -> bool:

@@ -219,7 +219,6 @@ def _ensemble_moments_setup(ctx, inputs, keyword_only_inputs, output):
     ctx.normalize = keyword_only_inputs["normalize"]
 
 
-@ref.full_precision
 def _ensemble_moments_backward(ctx, g_mean, g_var):
     """g_m = sum g_mu q^, g_C = sum g_var q^ q^T, g_q^ = g_mu m + 2 g_var C q^ (C symmetric)."""
     mean, covariance, queries = ctx.saved_tensors

@@ -28,7 +28,10 @@ R = TypeVar("R")
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """The function outside autocast, on the device of its first tensor: a cosine in half precision is too coarse."""
+    """The function outside autocast, on the device of its first tensor: a cosine in half precision is too coarse.
+
+    For products in float32; autocast leaves float64 as it is.
+    """
 
     @wraps(function)
     def outside(*args: P.args, **kwargs: P.kwargs) -> R:

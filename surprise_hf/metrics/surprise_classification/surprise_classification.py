@@ -12,6 +12,7 @@ from sklearn import metrics as sklearn_metrics
 from surprise_hf.fitted import FittedLabels
 from surprise_hf.inputs import share
 from surprise_hf.metrics import _base as base
+from surprise_hf.targets import look_like_marks
 
 _DESCRIPTION = """\
 Accuracy, weighted F1 and macro F1 of labels for documents. From embeddings of documents and labels it makes the
@@ -181,7 +182,7 @@ def _label_lists(name: str, column: list[Any]) -> list[list[str]]:
             raise ValueError(f"{name}[{row}] must be a list of labels, got {base.shown(value)}")
         labels = list(value)
         found.append(_labels(f"{name}[{row}]", labels))
-        if len(set(labels)) < len(labels) and all(label in (0, 1) for label in labels):
+        if look_like_marks(labels):
             raise ValueError(
                 f"{name}[{row}] is {base.shown(labels)}: integers count the labels, and one is there twice; to mark the"
                 " labels that a document has, give booleans"
